@@ -1,0 +1,57 @@
+# One concern each. `make run` needs nothing but Go; what `make test` needs it installs (as root on
+# Debian; elsewhere it says what is missing, and the tests that need it skip and say so).
+
+GO      ?= go
+BIN     := bin
+PREFIX  ?= /usr/local
+ARGS    ?=
+FUZZ    ?= 20s
+
+.PHONY: build install run test needs check race fuzz lint bench docs generate clean
+
+build: ## static programs in bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
+
+install: build ## controller, service, and the controller again as vigil
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 0755 $(BIN)/controller $(BIN)/service $(DESTDIR)$(PREFIX)/bin/
+	ln -sf controller $(DESTDIR)$(PREFIX)/bin/vigil
+
+run: build ## the built-in example job, with repairs on; Ctrl-C stops it
+	@exec $(BIN)/controller --use-health-check --max-global-restart 3 $(ARGS)
+
+test: needs check ## everything that must pass
+	$(GO) test -timeout 20m ./...
+	$(GO) test -timeout 20m -race ./internal/...
+
+needs:
+	@sh tools/needs.sh
+
+check:
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+
+race: ## everything under the race detector
+	$(GO) test -timeout 30m -race ./...
+
+fuzz: ## every fuzz test for FUZZ each
+	@for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' internal); do \
+	  for name in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+).*/\1/p' $$f); do \
+	    $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZ) ./$$(dirname $$f) || exit 1; done; done
+
+lint: ## golangci-lint, pinned in tools/golangci-lint.mod
+	$(GO) tool -modfile=tools/golangci-lint.mod golangci-lint run ./...
+
+bench: build ## tables on the terminal, and bench/out/NAME.json
+	$(GO) run ./bench/loop
+
+docs: generate ## everything in docs/ and api/ that is made from code
+	$(GO) test ./internal/job -update
+	$(GO) generate ./internal/wire/httpapi
+
+generate: ## Go code from api/*.proto
+	$(GO) tool -modfile=tools/buf.mod buf generate
+
+clean:
+	rm -rf $(BIN) bench/out

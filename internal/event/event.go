@@ -1,0 +1,112 @@
+// Package event holds what happened: one flat record per happening, and a log that keeps the newest
+// and hands them to whoever follows. Journal, metrics, logs and pages all read the same records.
+package event
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"vigil/internal/role"
+)
+
+// Kind says what happened.
+type Kind string
+
+// The kinds.
+const (
+	JobStarted Kind = "job_started"
+	JobEnded   Kind = "job_ended"
+
+	Suspected Kind = "suspected" // a service missed a poll, or a guessed source went quiet
+	Failure   Kind = "failed"    // a verdict
+	Folded    Kind = "folded"    // a further failure of a life that is being repaired anyway
+	Decided   Kind = "decided"
+	Moved     Kind = "moved" // one move of a plan, with its result
+	PlanBegan Kind = "plan_began"
+	PlanEnded Kind = "plan_ended"
+
+	WorkerStarted  Kind = "worker_started"
+	WorkerReady    Kind = "worker_ready"
+	WorkerFinished Kind = "worker_finished"
+	WorkerExited   Kind = "worker_exited"
+	FirstStep      Kind = "first_step" // first heartbeat of a role's life
+	StepWentBack   Kind = "step_went_back"
+	StateBehind    Kind = "state_behind"
+	Checkpoint     Kind = "checkpoint"
+	RoleReady      Kind = "role_ready"
+	RoleFinished   Kind = "role_finished"
+
+	ServiceJoined Kind = "service_joined"
+	ServiceLeft   Kind = "service_left"
+	Stale         Kind = "stale" // word of an earlier life, dropped
+	Requested     Kind = "requested"
+	Blind         Kind = "blind" // the checker could not listen and credited everybody
+	Obligation    Kind = "obligation"
+)
+
+// Event is one thing that happened. Fields that do not apply are zero; Rank is role.NoRank then, so
+// make one with New.
+type Event struct {
+	Seq         uint64        `json:"seq"`
+	At          time.Time     `json:"at"`
+	Kind        Kind          `json:"kind"`
+	Role        role.Name     `json:"role,omitempty"`
+	Incarnation int           `json:"incarnation,omitempty"`
+	Rank        int           `json:"rank"` // role.NoRank (-1) when it concerns no single rank
+	Incident    string        `json:"incident,omitempty"`
+	Cause       role.Cause    `json:"cause,omitempty"`
+	Action      role.Action   `json:"action,omitempty"`
+	Rule        string        `json:"rule,omitempty"`
+	Verb        string        `json:"verb,omitempty"`
+	Roles       []role.Name   `json:"roles,omitempty"`
+	Step        *int64        `json:"step,omitempty"`
+	Took        time.Duration `json:"took_ns,omitempty"` // of a move or plan; of a failure, from its first sign to the verdict; 0: not known
+	Detail      string        `json:"detail,omitempty"`
+	Error       string        `json:"error,omitempty"`
+	PID         int           `json:"pid,omitempty"`
+}
+
+// New returns an event that concerns no single rank.
+func New(at time.Time, kind Kind) Event { return Event{At: at, Kind: kind, Rank: role.NoRank} }
+
+// String returns the event as one line of words, without its time: "failed role=critic inc=1 cause=silent".
+func (e Event) String() string {
+	var b strings.Builder
+	b.WriteString(string(e.Kind))
+	word := func(key, value string) {
+		if value == "" {
+			return
+		}
+		if strings.ContainsAny(value, " \"=\n") {
+			value = fmt.Sprintf("%q", value)
+		}
+		fmt.Fprintf(&b, " %s=%s", key, value)
+	}
+	if e.Action != "" {
+		word("action", string(e.Action))
+	}
+	word("rule", e.Rule)
+	word("verb", e.Verb)
+	word("role", string(e.Role))
+	if e.Incarnation != 0 {
+		fmt.Fprintf(&b, " inc=%d", e.Incarnation)
+	}
+	if e.Rank != role.NoRank {
+		fmt.Fprintf(&b, " rank=%d", e.Rank)
+	}
+	if len(e.Roles) > 0 {
+		names := make([]string, len(e.Roles))
+		for i, n := range e.Roles {
+			names[i] = string(n)
+		}
+		word("roles", strings.Join(names, ","))
+	}
+	word("cause", string(e.Cause))
+	if e.Step != nil {
+		fmt.Fprintf(&b, " step=%d", *e.Step)
+	}
+	word("detail", e.Detail)
+	word("error", e.Error)
+	return b.String()
+}
