@@ -1,0 +1,225 @@
+// Package job holds the job file: what it may say, what it means where it is silent, and what is
+// wrong with it. A Job is plain data; Load and Parse make one from YAML, Builtin is the one that
+// runs without a file.
+package job
+
+import (
+	"time"
+
+	"vigil/internal/role"
+)
+
+// Job is one job file with every default filled in.
+type Job struct {
+	Name       string
+	Lead       role.Name         // its step is the job's: a global restart resumes there
+	Controller map[string]string // flags of the controller by their long names, without dashes
+	Roles      []Role            // in the order of the file
+
+	src *source // nil for a job that was not read from a file
+}
+
+// Role is one part of the job.
+type Role struct {
+	Name        role.Name
+	Command     []string
+	Workers     int // ranks, at least 1
+	Resources   Resources
+	Placement   Placement
+	Devices     Devices
+	Distributed Distributed
+	DependsOn   []role.Name // started after these are ready, stopped before them
+	Completion  Completion
+	State       StateKind
+	Env         map[string]string
+	EnvFile     string // absolute; empty without one
+	Workdir     string // absolute; empty, in a job without a file, for that of the process that starts it
+	Ports       []Port // sorted by name
+	Ready       *Probe // nil: ready when all workers run
+	Stop        StopPolicy
+	Limits      Limits
+	Progress    Progress
+	Restart     Restart
+}
+
+// Resources of each worker: one bundle. A reservation, not a limit.
+type Resources struct {
+	GPUs   int
+	CPUs   float64
+	Memory int64 // bytes
+}
+
+// Strategy says how bundles are spread over nodes (Ray's words and meanings).
+type Strategy string
+
+// The strategies.
+const (
+	Pack         Strategy = "PACK"          // on as few nodes as can be
+	Spread       Strategy = "SPREAD"        // on as many nodes as can be
+	StrictPack   Strategy = "STRICT_PACK"   // on one node or not at all
+	StrictSpread Strategy = "STRICT_SPREAD" // each on a node of its own or not at all
+)
+
+// Placement says where the role's bundles may lie.
+type Placement struct {
+	Strategy Strategy
+	Group    string // roles that name the same group share its bundles; empty: a group of its own
+	PerNode  int    // at most so many workers on one node; 0: no limit
+}
+
+// Devices says which devices a worker sees.
+type Devices string
+
+// The ways of seeing devices.
+const (
+	DevicesAll Devices = "all" // all of its service, LOCAL_RANK indexes them
+	DevicesOwn Devices = "own" // its own only, LOCAL_RANK is 0
+)
+
+// Distributed says which environment a worker finds.
+type Distributed string
+
+// The kinds of distributed environment.
+const (
+	Torch Distributed = "torch" // everything that torchrun sets
+	None  Distributed = "none"  // none of it
+)
+
+// Completion says what the end of a role means.
+type Completion string
+
+// The kinds of completion.
+const (
+	Finish Completion = "finish" // it ends well by itself, and the job with it
+	Daemon Completion = "daemon" // it is stopped when the others have finished; ending is failing
+	Once   Completion = "once"   // like finish, and a global restart does not begin it again
+)
+
+// StateKind says where the role's work lives.
+type StateKind string
+
+// The kinds of state.
+const (
+	Checkpointed StateKind = "checkpoint" // its step after a restart is what its checkpoint says
+	Stateless    StateKind = "none"
+)
+
+// Port is a TCP port that is leased for each worker and named in command and env as ${port.NAME}.
+type Port struct {
+	Name   string
+	Number int // 0: any free one
+}
+
+// Probe asks a worker whether it is up. Exactly one of its kinds is set.
+type Probe struct {
+	HTTP    *HTTPProbe
+	TCP     *TCPProbe
+	Exec    []string
+	Notify  bool          // READY=1 on the notify socket
+	Period  time.Duration // between two askings
+	Timeout time.Duration // of one asking
+}
+
+// HTTPProbe is well on any status from 200 to 399.
+type HTTPProbe struct {
+	Port string // a name from ports
+	Path string
+}
+
+// TCPProbe is well when a connection is accepted.
+type TCPProbe struct {
+	Port string
+}
+
+// StopPolicy says how workers are stopped.
+type StopPolicy struct {
+	Signal         string        // without SIG, such as "TERM"
+	Grace          time.Duration // before SIGKILL, for a wanted end
+	GraceOnFailure time.Duration // the same where a rank of the role has failed
+}
+
+// Limits are the times after which silence is a failure.
+type Limits struct {
+	Start     time.Duration // from the start of a life to its first word; 0: the controller's --start-timeout
+	Heartbeat time.Duration // between two words; 0: the controller's, explicit or learned
+	Learned   bool          // Heartbeat is 0 and the limit learned, whatever the controller says
+	Floor     time.Duration // a learned limit is never shorter
+}
+
+// Expect says whether a role's silence counts.
+type Expect string
+
+// The ways to expect progress.
+const (
+	Always   Expect = "always"
+	OnceSeen Expect = "once_seen" // once it has spoken in any life of the job
+	Never    Expect = "never"
+)
+
+// Progress says what is known of the role's words.
+type Progress struct {
+	Expect Expect
+}
+
+// Restart is the role's part of the policy.
+type Restart struct {
+	OnFailure  role.Action // in_place, global or stop
+	EscalateAt int         // this restart of the role is global instead; 0: never
+	Also       []role.Name // restarted with it
+	MaxRewind  int64       // steps a checkpoint may lie back before in place is refused; negative: any
+	BackOff    BackOff
+}
+
+// BackOff is the wait between two restarts of one role: none before the first, then Base, doubling
+// up to Max, forgotten after the role has been well for ResetAfter.
+type BackOff struct {
+	Base, Max, ResetAfter time.Duration
+}
+
+// Role returns the role of that name.
+func (j *Job) Role(name role.Name) (*Role, bool) {
+	for i := range j.Roles {
+		if j.Roles[i].Name == name {
+			return &j.Roles[i], true
+		}
+	}
+	return nil, false
+}
+
+// Names returns the names of all roles, in the order of the file.
+func (j *Job) Names() []role.Name {
+	names := make([]role.Name, len(j.Roles))
+	for i := range j.Roles {
+		names[i] = j.Roles[i].Name
+	}
+	return names
+}
+
+// Levels returns the roles in the order in which they are started: each level depends only on
+// earlier ones. The order within a level is that of the file. The job has no cycle.
+func (j *Job) Levels() [][]role.Name {
+	level := map[role.Name]int{}
+	var depth func(name role.Name) int
+	depth = func(name role.Name) int {
+		if d, ok := level[name]; ok {
+			return d
+		}
+		d := 0
+		if r, ok := j.Role(name); ok {
+			for _, dep := range r.DependsOn {
+				d = max(d, depth(dep)+1)
+			}
+		}
+		level[name] = d
+		return d
+	}
+	var levels [][]role.Name
+	for _, name := range j.Names() {
+		d := depth(name)
+		for len(levels) <= d {
+			levels = append(levels, nil)
+		}
+		levels[d] = append(levels[d], name)
+	}
+	return levels
+}

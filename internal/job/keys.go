@@ -1,0 +1,135 @@
+package job
+
+import (
+	"math"
+	"time"
+
+	"vigil/internal/role"
+)
+
+// Key describes one key of the job file. The parser, the JSON schema and the reference are all made
+// from these descriptions.
+type Key struct {
+	Name     string // NAME in capitals stands for a name that the user chooses
+	Type     string
+	Default  string // as the reference says it; empty for a key that must be there
+	Meaning  string
+	Required bool
+	Keys     []Key // of a mapping
+
+	schema fragment // nil for a mapping
+	read   func(*reader, target, *node)
+	write  func(target) *node
+}
+
+// target is what is being read into or written from.
+type target struct {
+	job  *Job
+	role *Role
+}
+
+// Keys returns the description of the whole job file.
+func Keys() []Key {
+	return []Key{
+		required(ofJob("name", matching[string]("text", "a letter or digit, then up to 39 letters, digits, dots, - and _", `^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`),
+			func(j *Job) *string { return &j.Name }, "", "The name of the job. A run's uid is this name, a dash and 8 hexadecimal digits.")),
+		ofJob("lead_role", roleName, func(j *Job) *role.Name { return &j.Lead }, "`actor` if there is one, else the first role",
+			"The role whose step is the job's: a global restart resumes there."),
+		named("controller", "FLAG", word, func(t target) *map[string]string { return &t.job.Controller }, flagKey,
+			"Flags of the controller by their long names, without the leading dashes; underscores may stand for dashes. The command line and `VIGIL_OPT_*` beat them."),
+		rolesKey(roleKeys()),
+	}
+}
+
+func roleKeys() []Key {
+	return []Key{
+		required(ofRole("command", list(word, 1), func(r *Role) *[]string { return &r.Command }, "",
+			"The program of a worker and its arguments; no shell is involved. A name without a slash is looked up in the role's `PATH`, one with a slash is relative to `workdir`. `${port.NAME}` stands for a leased port.")),
+		ofRole("workers", whole[int](1, 100_000), func(r *Role) *int { return &r.Workers }, "`1`", "How many workers (ranks) the role has."),
+		group("resources", "What each worker reserves: one bundle. A reservation, not a limit.",
+			ofRole("gpus", whole[int](0, 1024), func(r *Role) *int { return &r.Resources.GPUs }, "`0`", "Devices."),
+			ofRole("cpus", share, func(r *Role) *float64 { return &r.Resources.CPUs }, "`0`", "CPUs; may be a part of one."),
+			ofRole("memory", memory, func(r *Role) *int64 { return &r.Resources.Memory }, "`0`", "Memory, in bytes or with `Ki`, `Mi`, `Gi`, `Ti`.")),
+		group("placement", "Where the bundles may lie.",
+			ofRole("strategy", oneOf(Pack, Spread, StrictPack, StrictSpread), func(r *Role) *Strategy { return &r.Placement.Strategy }, "`PACK`",
+				"On as few nodes as can be, on as many as can be, on one or not at all, each on one of its own or not at all."),
+			ofRole("group", matching[string]("text", "a lower-case letter, then up to 30 of a-z, 0-9, - and _", `^[a-z][a-z0-9_-]{0,30}$`),
+				func(r *Role) *string { return &r.Placement.Group }, "a group of its own", "Roles that name the same group share its bundles."),
+			ofRole("per_node", whole[int](1, 100_000), func(r *Role) *int { return &r.Placement.PerNode }, "no limit", "At most so many workers on one node.")),
+		ofRole("devices", oneOf(DevicesAll, DevicesOwn), func(r *Role) *Devices { return &r.Devices }, "`all`",
+			"Which devices a worker sees: all of its service, indexed by `LOCAL_RANK`, or its own only, with `LOCAL_RANK` 0."),
+		ofRole("distributed", oneOf(Torch, None), func(r *Role) *Distributed { return &r.Distributed }, "`torch`",
+			"Whether a worker finds the environment that torchrun sets."),
+		ofRole("depends_on", list(roleName, 0), func(r *Role) *[]role.Name { return &r.DependsOn }, "`[]`",
+			"Roles that must be ready before this one is started, and are stopped after it. No cycles."),
+		ofRole("completion", oneOf(Finish, Daemon, Once), func(r *Role) *Completion { return &r.Completion }, "`finish`",
+			"`finish`: it ends by itself, and the job when all such roles have. `daemon`: it is stopped then; ending earlier is a failure. `once`: like `finish`, and a global restart does not begin it again."),
+		ofRole("state", oneOf(Checkpointed, Stateless), func(r *Role) *StateKind { return &r.State }, "`checkpoint` for the lead role, else `none`",
+			"Where the role's work lives. With `checkpoint`, its step after a restart is what its checkpoint says."),
+		named("env", "NAME", word, func(t target) *map[string]string { return &t.role.Env }, envKey,
+			"Environment of the workers, over the controller's own and over `env_file`. `${port.NAME}` stands for a leased port."),
+		ofRole("env_file", line, func(r *Role) *string { return &r.EnvFile }, "none",
+			"A file of `KEY=VALUE` lines for the environment, relative to the job file. Blank lines and lines that begin with `#` are left out; a value may stand in single or double quotes. Nothing in it is expanded."),
+		ofRole("workdir", line, func(r *Role) *string { return &r.Workdir }, "the job file's folder", "Where workers run, relative to the job file."),
+		portsKey(),
+		readyKey(),
+		group("stop", "How workers are stopped.",
+			ofRole("signal", signal, func(r *Role) *string { return &r.Stop.Signal }, "`TERM`", "The first signal, with or without `SIG`."),
+			ofRole("grace", duration(0), func(r *Role) *time.Duration { return &r.Stop.Grace }, "`30s`", "How long a worker has to end before SIGKILL, where the end is wanted. 0: SIGKILL at once."),
+			ofRole("grace_on_failure", duration(0), func(r *Role) *time.Duration { return &r.Stop.GraceOnFailure }, "`3s`", "The same where a rank of the role has failed.")),
+		group("limits", "How long silence is borne.",
+			ofRole("start", duration(1), func(r *Role) *time.Duration { return &r.Limits.Start }, "the controller's `--start-timeout`", "From the start of a life to its first heartbeat."),
+			heartbeatKey(),
+			ofRole("floor", duration(1), func(r *Role) *time.Duration { return &r.Limits.Floor }, "`2m`", "A learned limit is never shorter.")),
+		group("progress", "What is expected of the role's heartbeats.",
+			ofRole("expect", oneOf(Always, OnceSeen, Never), func(r *Role) *Expect { return &r.Progress.Expect }, "`once_seen`",
+				"Whether silence is a failure: always, once the role has spoken in any life of the job, or never.")),
+		group("restart", "The role's part of the restart policy.",
+			ofRole("on_failure", oneOf(role.InPlace, role.Global, role.Stop), func(r *Role) *role.Action { return &r.Restart.OnFailure },
+				"`global` for actor, rollout and actor_fwd, else `in_place`", "What is done when the role fails."),
+			ofRole("escalate_at", whole[int](0, 1_000_000), func(r *Role) *int { return &r.Restart.EscalateAt }, "`3`", "This restart of the role is global instead of in place; 0 is never."),
+			ofRole("also", list(roleName, 0), func(r *Role) *[]role.Name { return &r.Restart.Also }, "`[]`", "Roles that are restarted with it, because they cannot go on without a fresh peer."),
+			ofRole("max_rewind", whole[int64](0, math.MaxInt64), func(r *Role) *int64 { return &r.Restart.MaxRewind }, "no limit",
+				"How many steps the checkpoint of a stateful role may lie back; further back, the restart is global."),
+			group("backoff", "The wait between two restarts of the role: none before the first, then `base`, doubling up to `max`.",
+				ofRole("base", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Base }, "`1s`", "The first wait."),
+				ofRole("max", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Max }, "`1m`", "The longest wait; not under `base`."),
+				ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long."))),
+	}
+}
+
+// readyKey is a group that brings a probe into being.
+func readyKey() Key {
+	k := group("ready", "How to see that a worker is up. Exactly one of `http`, `tcp`, `exec` and `notify`. Without `ready`, the role is ready when all its workers run.",
+		group("http", "A GET that must answer with a status from 200 to 399.",
+			required(ofRole("port", portName, func(r *Role) *string { return &r.Ready.HTTP.Port }, "", "A name from `ports`.")),
+			ofRole("path", matching[string]("text", "a path that begins with /", "^/[!-~]*$"), func(r *Role) *string { return &r.Ready.HTTP.Path }, "`/`", "What is asked for.")),
+		group("tcp", "A connection that must be accepted.",
+			required(ofRole("port", portName, func(r *Role) *string { return &r.Ready.TCP.Port }, "", "A name from `ports`."))),
+		ofRole("exec", list(word, 1), func(r *Role) *[]string { return &r.Ready.Exec }, "none", "A program that must end with 0."),
+		ofRole("notify", truth, func(r *Role) *bool { return &r.Ready.Notify }, "`false`", "`READY=1` on the worker's `NOTIFY_SOCKET`."),
+		ofRole("period", duration(1), func(r *Role) *time.Duration { return &r.Ready.Period }, "`1s`", "Between two askings."),
+		ofRole("timeout", duration(1), func(r *Role) *time.Duration { return &r.Ready.Timeout }, "`10s`", "Of one asking."))
+	k = begun(k, func(r *Role) { r.Ready = &Probe{Period: readyPeriod, Timeout: readyTimeout} }, func(r *Role) bool { return r.Ready != nil })
+	k.Keys[0] = begun(k.Keys[0], func(r *Role) { r.Ready.HTTP = &HTTPProbe{Path: "/"} }, func(r *Role) bool { return r.Ready.HTTP != nil })
+	k.Keys[1] = begun(k.Keys[1], func(r *Role) { r.Ready.TCP = &TCPProbe{} }, func(r *Role) bool { return r.Ready.TCP != nil })
+	return k
+}
+
+func heartbeatKey() Key {
+	k := ofRole("heartbeat", heartbeat, func(*Role) *heartbeatLimit { return new(heartbeatLimit) },
+		"the controller's `--heartbeat-timeout`", "Between two heartbeats. `learned`: learned from the role's own gaps, whatever the controller says.")
+	k.read = func(r *reader, t target, n *node) {
+		if v, ok := heartbeat.read(r, n); ok {
+			t.role.Limits.Heartbeat, t.role.Limits.Learned = v.given, v.learned
+		}
+	}
+	k.write = func(t target) *node {
+		return heartbeat.write(heartbeatLimit{given: t.role.Limits.Heartbeat, learned: t.role.Limits.Learned})
+	}
+	return k
+}
+
+const portPattern = `^[a-z][a-z0-9_]{0,30}$`
+
+var portName = matching[string]("port name", "a name from ports", portPattern)
