@@ -1,0 +1,282 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/role"
+)
+
+// Store shares one Table. Its methods may be called from any goroutine, return quickly and hold no
+// lock while they tell anybody.
+type Store struct {
+	mu      sync.Mutex
+	table   *Table
+	wake    chan struct{}
+	changed chan struct{} // closed and replaced whenever somebody may have become ready or unwell
+	record  func(event.Event)
+}
+
+// NewStore returns a store over a fresh table; see NewTable. record is told what was heard; it may
+// be nil.
+func NewStore(jobUID string, interval time.Duration, record func(event.Event), specs ...Spec) *Store {
+	if record == nil {
+		record = func(event.Event) {}
+	}
+	return &Store{table: NewTable(jobUID, interval, time.Now(), specs...), wake: make(chan struct{}, 1), changed: make(chan struct{}), record: record}
+}
+
+// Wake carries a value when there is a failure or an end that the next tick need not be waited for.
+func (s *Store) Wake() <-chan struct{} { return s.wake }
+
+// Sweep judges every role now.
+func (s *Store) Sweep(now time.Time) Findings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.table.Sweep(now)
+	if !found.Empty() {
+		s.change()
+	}
+	return found
+}
+
+// change wakes those who wait for a change. The lock is held.
+func (s *Store) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *Store) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Beat takes in a heartbeat. step is nil for a sign of life without one.
+func (s *Store) Beat(life role.Life, step *int64, at time.Time) Heard {
+	now := time.Now()
+	s.mu.Lock()
+	given, behind := int64(0), event.StepWentBack
+	if r, ok := s.table.records[life.Role]; ok {
+		given = r.given
+		if r.Stateful {
+			behind = event.StateBehind
+		}
+	}
+	heard := s.table.Beat(Word{Life: life, Step: step, At: at}, now)
+	s.mu.Unlock()
+	e := event.New(now, event.FirstStep)
+	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, step
+	switch heard {
+	case HeardFirst:
+		s.record(e)
+	case HeardWentBack:
+		s.record(e)
+		e.Kind, e.Detail = behind, fmt.Sprintf("given step %d, began at %d", given, *step)
+		s.record(e)
+	case HeardStale:
+		s.stale(life, "heartbeat")
+	case HeardNext, HeardLowerStep: // the rule, and what the counts show
+	}
+	return heard
+}
+
+func (s *Store) stale(life role.Life, what string) {
+	e := event.New(time.Now(), event.Stale)
+	e.Role, e.Incarnation, e.Rank, e.Detail = life.Role, life.Incarnation, life.Rank, what
+	s.record(e)
+}
+
+// Report takes in a failure and wakes the checker. A failure without an incarnation concerns the
+// role's current life. It reports HeardStale for one of another life.
+func (s *Store) Report(f role.Failure) Heard {
+	if f.At.IsZero() {
+		f.At = time.Now()
+	}
+	s.mu.Lock()
+	heard := s.table.Report(f)
+	s.mu.Unlock()
+	switch heard {
+	case HeardStale:
+		s.stale(f.Life, "failure")
+	case HeardFirst:
+		s.nudge()
+	default: // told before
+	}
+	return heard
+}
+
+// Checkpoint says that a rank has saved its work of a step completely.
+func (s *Store) Checkpoint(life role.Life, step int64) Heard {
+	s.mu.Lock()
+	heard := s.table.Checkpoint(life, step)
+	s.mu.Unlock()
+	if heard == HeardStale {
+		s.stale(life, "checkpoint")
+		return heard
+	}
+	e := event.New(time.Now(), event.Checkpoint)
+	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, &step
+	s.record(e)
+	return heard
+}
+
+// Worker takes in what a worker is doing.
+func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status string) {
+	s.mu.Lock()
+	before, _ := s.table.Record(life.Role, time.Now())
+	fresh := s.table.Worker(life, pid, state, status)
+	after, _ := s.table.Record(life.Role, time.Now())
+	s.change()
+	s.mu.Unlock()
+	if !fresh {
+		s.stale(life, "worker "+string(state))
+		return
+	}
+	kind := map[role.WorkerState]event.Kind{role.WorkerStarting: event.WorkerStarted, role.WorkerReady: event.WorkerReady, role.WorkerFinished: event.WorkerFinished}[state]
+	if kind != "" && before.Ranks[life.Rank].State != state || state == role.WorkerStarting {
+		e := event.New(time.Now(), kind)
+		e.Role, e.Incarnation, e.Rank, e.PID = life.Role, life.Incarnation, life.Rank, pid
+		s.record(e)
+	}
+	if after.Ready && !before.Ready {
+		e := event.New(time.Now(), event.RoleReady)
+		e.Role, e.Incarnation = life.Role, life.Incarnation
+		s.record(e)
+	}
+	if state == role.WorkerFinished {
+		s.nudge()
+	}
+}
+
+// Fence raises the role's incarnation; see Table.Fence.
+func (s *Store) Fence(name role.Name) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.change()
+	return s.table.Fence(name, time.Now())
+}
+
+// StopWatching ends judgement of the role's current life.
+func (s *Store) StopWatching(name role.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.StopWatching(name)
+}
+
+// Begin says that the role's workers are about to run from the given step.
+func (s *Store) Begin(name role.Name, step int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.Begin(name, step, time.Now())
+}
+
+// SetStep makes n the step of the role's current life, also when it is lower.
+func (s *Store) SetStep(name role.Name, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.SetStep(name, n)
+}
+
+// SetRestarts sets the role's restart count.
+func (s *Store) SetRestarts(name role.Name, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.table.records[name]; ok {
+		r.restarts = n
+	}
+}
+
+// Pause stops watching the role for silence for the duration.
+func (s *Store) Pause(name role.Name, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.table.Pause(name, now.Add(d), now)
+}
+
+// Resume watches the role again.
+func (s *Store) Resume(name role.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.Resume(name, time.Now())
+}
+
+// Record returns a copy of the role's health; an error names the roles that exist.
+func (s *Store) Record(name role.Name) (Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, ok := s.table.Record(name, time.Now())
+	if !ok {
+		return Record{}, s.unknown(name)
+	}
+	return rec, nil
+}
+
+func (s *Store) unknown(name role.Name) error {
+	var names []string
+	for _, n := range s.table.order {
+		names = append(names, string(n))
+	}
+	return fmt.Errorf("role %q is not in this job; its roles are %s", name, strings.Join(names, ", "))
+}
+
+// Records returns a copy of every role's health, in the order of the job, and the counts.
+func (s *Store) Records() ([]Record, Counts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var recs []Record
+	for _, n := range s.table.order {
+		rec, _ := s.table.Record(n, time.Now())
+		recs = append(recs, rec)
+	}
+	return recs, s.table.Counts()
+}
+
+// Names returns the names of all roles, in the order of the job.
+func (s *Store) Names() []role.Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.table.order)
+}
+
+// AwaitReady waits until all workers of the role's life inc are ready. It ends with an error when
+// that life is over or ctx ends; that the role is unwell is for the sweep to tell.
+func (s *Store) AwaitReady(ctx context.Context, name role.Name, inc int) error {
+	for {
+		s.mu.Lock()
+		rec, ok := s.table.Record(name, time.Now())
+		changed := s.changed
+		s.mu.Unlock()
+		switch {
+		case !ok:
+			return s.unknown(name)
+		case rec.Incarnation != inc:
+			return fmt.Errorf("await %s: its incarnation %d is over", name, inc)
+		case rec.Ready:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("await %s: not ready: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// Standing returns the role's step and the newest step that it has saved, -1 if none is known.
+func (s *Store) Standing(name role.Name) (step, checkpoint int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.table.records[name]
+	if !ok {
+		return 0, -1
+	}
+	return r.step(), r.saved
+}

@@ -1,0 +1,266 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"vigil/internal/role"
+)
+
+// Spec is what the table must know of a role.
+type Spec struct {
+	Name     role.Name
+	Workers  int
+	Limits   Limits
+	Probed   bool // it has a ready probe, so a worker that runs is not ready yet
+	Stateful bool // its work lives in checkpoints
+}
+
+// Table holds the health of every role of one job. It is a plain value for one owner; Store shares it.
+type Table struct {
+	job      string
+	interval time.Duration // between two sweeps, as promised
+	swept    time.Time     // last sweep or word; zero before the first sweep
+	order    []role.Name
+	records  map[role.Name]*record
+	pending  []role.Failure
+	blind    time.Duration // credited since the last sweep
+	stale    uint64
+	lower    uint64
+}
+
+// record is one role's health.
+type record struct {
+	Spec
+	healthy     bool
+	err         string
+	heartbeat   time.Time
+	given       int64 // the step that the life was given
+	saved       int64 // newest step that every rank that saves has saved; -1: none
+	running     bool
+	restarts    int
+	incarnation int
+	watched     bool
+	pausedUntil time.Time
+	pausedSince time.Time
+	spoken      bool // in this life
+	finished    bool
+	rhythm      rhythm
+	ranks       []rank
+}
+
+// rank is one worker's health in the role's current incarnation.
+type rank struct {
+	attempt int
+	pid     int
+	state   role.WorkerState
+	status  string
+	since   time.Time // start of the life, moved on by credits
+	word    time.Time // last word, moved on by credits; zero before the first
+	step    int64
+	stepped bool // has said a step in this life
+	saved   int64
+	verdict bool
+}
+
+// NewTable returns a table in which every role is new: healthy, no error, heard of now, step 0, not
+// running, not restarted. interval is the time between two sweeps that its owner promises.
+func NewTable(jobUID string, interval time.Duration, now time.Time, specs ...Spec) *Table {
+	t := &Table{job: jobUID, interval: interval, records: map[role.Name]*record{}}
+	for _, s := range specs {
+		t.order = append(t.order, s.Name)
+		t.records[s.Name] = &record{Spec: s, healthy: true, heartbeat: now, saved: -1, rhythm: newRhythm(), ranks: freshRanks(s.Workers, now)}
+	}
+	return t
+}
+
+func freshRanks(n int, now time.Time) []rank {
+	ranks := make([]rank, n)
+	for i := range ranks {
+		ranks[i] = rank{attempt: 1, state: role.WorkerDown, since: now, saved: -1}
+	}
+	return ranks
+}
+
+// Fence raises the role's incarnation and returns it. Word of earlier lives is dropped from here on,
+// nothing is judged until Begin, and the step that the role had reached is kept as the one given.
+func (t *Table) Fence(name role.Name, now time.Time) int {
+	r := t.records[name]
+	r.given = r.step()
+	r.incarnation++
+	r.watched, r.running, r.spoken, r.finished = false, false, false, false
+	r.ranks = freshRanks(r.Workers, now)
+	t.pending = slices.DeleteFunc(t.pending, func(f role.Failure) bool { return f.Life.Role == name })
+	return r.incarnation
+}
+
+// StopWatching ends judgement of the role's current life: a planned stop is not a failure.
+func (t *Table) StopWatching(name role.Name) {
+	r := t.records[name]
+	r.watched, r.running = false, false
+}
+
+// Begin says that the role's workers are about to run from the given step. The role is healthy again
+// and its clocks start now. Errors of the life that begins come after this and are kept.
+func (t *Table) Begin(name role.Name, step int64, now time.Time) {
+	r := t.records[name]
+	r.healthy, r.err = true, ""
+	r.given, r.heartbeat = step, now
+	r.watched, r.running = true, true
+	r.ranks = freshRanks(r.Workers, now)
+	for i := range r.ranks {
+		r.ranks[i].state = role.WorkerStarting
+	}
+}
+
+// lifeOf returns record and rank that a word belongs to, or counts it as stale.
+func (t *Table) lifeOf(life role.Life) (*record, *rank) {
+	r, ok := t.records[life.Role]
+	if !ok || life.Job != t.job || life.Incarnation != r.incarnation || life.Rank < 0 || life.Rank >= len(r.ranks) {
+		t.stale++
+		return nil, nil
+	}
+	k := &r.ranks[life.Rank]
+	if life.Attempt != k.attempt {
+		t.stale++
+		return nil, nil
+	}
+	return r, k
+}
+
+// Heard says what a word did.
+type Heard string
+
+// What a word can do.
+const (
+	HeardFirst     Heard = "first"      // the role's first word in this life, at or above the step given
+	HeardWentBack  Heard = "went_back"  // the same, below the step given
+	HeardNext      Heard = "next"       // a further word
+	HeardLowerStep Heard = "lower_step" // its step was below one already said in this life: time taken, step not
+	HeardStale     Heard = "stale"      // of another life: dropped
+)
+
+// Word is what a worker says of itself.
+type Word struct {
+	Life role.Life
+	Step *int64    // nil: a sign of life without a step
+	At   time.Time // when it was said, on the table's clock
+}
+
+// Beat takes in a heartbeat that arrived now.
+func (t *Table) Beat(w Word, now time.Time) Heard {
+	t.doubt(now)
+	r, k := t.lifeOf(w.Life)
+	if r == nil {
+		return HeardStale
+	}
+	if k.word.IsZero() {
+		r.rhythm.spoke[w.Life.Rank] = true
+	} else if gap := w.At.Sub(k.word); gap > 0 && !r.paused(now) {
+		r.rhythm.heard(w.Life.Rank, gap)
+	}
+	k.word = later(k.word, w.At)
+	r.heartbeat = later(r.heartbeat, w.At)
+	if w.Step == nil {
+		return HeardNext
+	}
+	if k.stepped && *w.Step < k.step {
+		t.lower++
+		return HeardLowerStep
+	}
+	k.step, k.stepped = *w.Step, true
+	if r.spoken {
+		return HeardNext
+	}
+	r.spoken = true
+	if *w.Step < r.given {
+		return HeardWentBack
+	}
+	return HeardFirst
+}
+
+// SetStep makes n the step of every rank of the current life, also when it is lower: an operator
+// or the engine has set it and the workers have taken it.
+func (t *Table) SetStep(name role.Name, n int64) {
+	r := t.records[name]
+	r.given = n
+	for i := range r.ranks {
+		if r.ranks[i].stepped {
+			r.ranks[i].step = n
+		}
+	}
+}
+
+// Checkpoint says that a rank has saved its work of a step.
+func (t *Table) Checkpoint(life role.Life, step int64) Heard {
+	r, k := t.lifeOf(life)
+	if r == nil {
+		return HeardStale
+	}
+	k.saved = max(k.saved, step)
+	least := int64(-1)
+	for i := range r.ranks {
+		if s := r.ranks[i].saved; s >= 0 && (least < 0 || s < least) {
+			least = s
+		}
+	}
+	r.saved = max(r.saved, least)
+	return HeardNext
+}
+
+// Worker takes in what a worker is doing. It reports whether the word was of this life.
+func (t *Table) Worker(life role.Life, pid int, state role.WorkerState, status string) bool {
+	r, k := t.lifeOf(life)
+	if r == nil {
+		return false
+	}
+	if k.state != role.WorkerFinished {
+		k.state = state
+	}
+	k.pid, k.status = cmp.Or(pid, k.pid), cmp.Or(status, k.status)
+	return true
+}
+
+// Report takes in a failure. It is handed out by the next sweep, once per worker life. A failure
+// without an incarnation concerns the current one.
+func (t *Table) Report(f role.Failure) Heard {
+	r, ok := t.records[f.Life.Role]
+	if !ok {
+		t.stale++
+		return HeardStale
+	}
+	if f.Life.Incarnation == 0 {
+		f.Life.Incarnation, f.Life.Attempt = r.incarnation, 1
+	}
+	f.Life.Job = cmp.Or(f.Life.Job, t.job)
+	if f.Life.Rank == role.NoRank {
+		if f.Life.Job != t.job || f.Life.Incarnation != r.incarnation {
+			t.stale++
+			return HeardStale
+		}
+	} else if _, k := t.lifeOf(f.Life); k == nil {
+		return HeardStale
+	} else if k.verdict || k.state == role.WorkerFinished {
+		return HeardNext
+	} else {
+		k.verdict = true
+	}
+	r.healthy, r.err = false, f.Detail
+	t.pending = append(t.pending, f)
+	return HeardFirst
+}
+
+// step is the least step over the ranks that have said one in this life; before that, the one given.
+func (r *record) step() int64 {
+	least, said := int64(0), false
+	for i := range r.ranks {
+		if k := &r.ranks[i]; k.stepped && (!said || k.step < least) {
+			least, said = k.step, true
+		}
+	}
+	if !said {
+		return r.given
+	}
+	return least
+}

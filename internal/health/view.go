@@ -1,0 +1,122 @@
+package health
+
+import (
+	"slices"
+	"time"
+
+	"vigil/internal/job"
+	"vigil/internal/role"
+)
+
+// Record is a copy of one role's health. The first six fields are those of the health manager that
+// vigil's behaviour comes from.
+type Record struct {
+	Healthy       bool
+	Error         string // empty when healthy
+	LastHeartbeat time.Time
+	CurrentStep   int64
+	TaskRunning   bool
+	RestartCount  int
+
+	Name        role.Name
+	Incarnation int
+	Checkpoint  int64 // newest step that all its saving ranks have saved; -1: none
+	Ready       bool  // all workers ready
+	Spoken      bool  // has said a step in this life
+	Finished    bool
+	Paused      bool
+	Limit       time.Duration // of silence, as it stands now
+	Learned     bool          // the limit was learned, not given
+	Watched     string        // in words: what the role is watched by
+	Ranks       []RankRecord
+}
+
+// RankRecord is a copy of one worker's health.
+type RankRecord struct {
+	Rank     int
+	Life     role.Life
+	PID      int
+	State    role.WorkerState
+	Status   string // in the worker's own words
+	Step     int64
+	Age      time.Duration // since its last word; since its start before the first
+	Spoken   bool
+	Unwell   bool // a verdict has been given on this life
+	Expected bool // its silence counts
+}
+
+// Record returns a copy of the role's health as of now. ok is false for an unknown role.
+func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
+	r, ok := t.records[name]
+	if !ok {
+		return Record{}, false
+	}
+	rec = Record{
+		Healthy: r.healthy, Error: r.err, LastHeartbeat: r.heartbeat, CurrentStep: r.step(), TaskRunning: r.running, RestartCount: r.restarts,
+		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
+		Limit: r.rhythm.limit(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.known(), Watched: r.watchedBy(),
+	}
+	for i := range r.ranks {
+		k := &r.ranks[i]
+		since := k.word
+		if since.IsZero() {
+			since = k.since
+		}
+		step := r.given
+		if k.stepped {
+			step = k.step
+		}
+		rec.Ranks = append(rec.Ranks, RankRecord{
+			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
+			PID: k.pid, State: k.state, Status: k.status, Step: step, Age: max(0, now.Sub(since)),
+			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
+		})
+	}
+	return rec, true
+}
+
+// ready reports whether every worker of the current life is ready or has ended well.
+func (r *record) ready() bool {
+	return r.running && !slices.ContainsFunc(r.ranks, func(k rank) bool {
+		return k.state != role.WorkerReady && k.state != role.WorkerFinished && k.state != role.WorkerPaused
+	}) || r.finished
+}
+
+// watchedBy says in words what would show that the role is unwell.
+func (r *record) watchedBy() string {
+	spoken := len(r.rhythm.spoke) > 0
+	switch {
+	case r.Limits.Expect == job.Never:
+		return "exit only (progress.expect: never)"
+	case r.Limits.Expect == job.OnceSeen && !spoken:
+		return "exit only (it has never sent a heartbeat)"
+	case r.Limits.Heartbeat > 0:
+		return "exit and heartbeats, limit " + round(r.Limits.Heartbeat).String()
+	case r.rhythm.known():
+		return "exit and heartbeats, learned limit " + round(r.rhythm.limit(r.Limits)).String()
+	default:
+		return "exit and heartbeats, start limit " + round(r.rhythm.limit(r.Limits)).String() + " until its rhythm is known"
+	}
+}
+
+// Counts are totals since the table was made.
+type Counts struct {
+	Roles     int
+	Healthy   int
+	Unhealthy int
+	Stale     uint64 // words of other lives, dropped
+	Lower     uint64 // steps below one already said in the same life
+}
+
+// Counts returns the totals.
+func (t *Table) Counts() Counts {
+	c := Counts{Roles: len(t.order), Stale: t.stale, Lower: t.lower}
+	for _, r := range t.records {
+		if r.healthy {
+			c.Healthy++
+		} else {
+			c.Unhealthy++
+		}
+	}
+	return c
+}
