@@ -1,0 +1,465 @@
+// Package engine carries out what package restart decides.
+//
+// One goroutine, the repair loop, owns the ledger and everything that is under way. What it is told
+// (findings of the health checker, ends of plans, wishes of an operator) reaches it over one queue, in
+// order. Plans run in goroutines of their own: those in place of different roles side by side, a
+// global one alone. While they run, failures gather; a decision for global or stop ends a plan in
+// place at its next move. The engine knows health, services and resources only by the small
+// interfaces of this package.
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// Crew is what moves act on: the services of a role and their workers, wherever they run.
+type Crew interface {
+	// ReadStep asks the role's living services for its step.
+	ReadStep(ctx context.Context, name role.Name) (int64, error)
+	// StopWorkers ends the role's workers and answers when it is proved that nothing of them is left.
+	// held names who did not go by itself. A role that has no service has no workers.
+	StopWorkers(ctx context.Context, name role.Name, how StopKind) (held []string, err error)
+	// Delete ends the role's services, or those of them that cannot be kept.
+	Delete(ctx context.Context, name role.Name, which DeleteKind) error
+	// Start sees to it that idle services stand for the role where it is placed.
+	Start(ctx context.Context, name role.Name, incarnation int) error
+	// WriteStep sets the step of idle services; ReadStep must then answer it.
+	WriteStep(ctx context.Context, name role.Name, step int64) error
+	// Run starts the workers of an incarnation.
+	Run(ctx context.Context, name role.Name, incarnation int, step int64) error
+}
+
+// StopKind says why workers are stopped, and so how long they are given.
+type StopKind string
+
+// The kinds of stop.
+const (
+	Wanted       StopKind = "wanted"        // the grace of a wanted end
+	AfterFailure StopKind = "after_failure" // a rank of the role has failed: the short one
+)
+
+// DeleteKind says which services of a role are ended.
+type DeleteKind string
+
+// The kinds of deletion.
+const (
+	All        DeleteKind = "all"
+	UnlessWell DeleteKind = "unless_well" // those that answer and hold nothing may be kept
+)
+
+// Places reserves the resources of roles.
+type Places interface {
+	// Place keeps the role's placement group if its node and devices are well, else places it anew.
+	Place(name role.Name) error
+	// Release gives the role's resources back.
+	Release(name role.Name)
+}
+
+// Health is what the engine tells of lives and asks of steps.
+type Health interface {
+	Fence(name role.Name) (incarnation int)
+	StopWatching(name role.Name)
+	Begin(name role.Name, step int64)
+	SetStep(name role.Name, step int64)
+	SetRestarts(name role.Name, n int)
+	Standing(name role.Name) (step, checkpoint int64)
+	AwaitReady(ctx context.Context, name role.Name, incarnation int) error
+	Report(f role.Failure)
+}
+
+// Recorder keeps what happened. Every decision is given to it before a move is made.
+type Recorder interface {
+	Record(e event.Event)
+}
+
+// Options make an Engine.
+type Options struct {
+	Job      *job.Job
+	Policy   restart.Policy
+	Crew     Crew
+	Places   Places
+	Health   Health
+	Recorder Recorder
+	Log      *slog.Logger
+	// StartLimit bounds the wait for a role that others depend on; a role's own limits.start beats it.
+	StartLimit time.Duration
+	// Explain is told every decision with the failures that it answers, before anything is done; it
+	// is for people to read. May be nil.
+	Explain func(restart.Decision, []role.Failure)
+	// Jitter is the chance in a back-off, from 0 to 1; nil: a random one.
+	Jitter func() float64
+}
+
+// Outcome is how the job ended.
+type Outcome struct {
+	Exit     int
+	Rule     restart.Rule // of the decision that stopped it; empty for a wanted end
+	Why      string
+	Failures []role.Failure // the newest, at most keepFailures
+}
+
+const keepFailures = 100
+
+// Engine is the repair loop. Make one with New and call Run once.
+type Engine struct {
+	Options
+	inbox chan func()
+	gone  chan struct{} // closed when Run has returned
+
+	// Owned by the loop.
+	running   map[*run]bool
+	pending   []suspect
+	next      *decided // waits until every running plan has ended
+	ending    *Outcome
+	failures  []role.Failure
+	incidents int
+	wishes    []wish
+
+	mu     sync.Mutex // guards what readers see
+	ledger restart.Ledger
+	roles  map[role.Name]*roleState
+}
+
+// suspect is a failure that waits to be decided.
+type suspect struct {
+	role.Failure
+	incident string
+}
+
+// decided is a decision with the failures that it answers.
+type decided struct {
+	restart.Decision
+	failures []role.Failure
+	incident string
+}
+
+// wish is an operator's stop of one role, held until no plan touches it.
+type wish struct {
+	name role.Name
+	done chan error
+}
+
+// roleState is what the engine knows of a role. It is guarded by Engine.mu.
+type roleState struct {
+	state       role.State
+	why         string
+	incarnation int
+	begun       bool
+	byHand      bool   // stopped by an operator
+	decided     int    // newest incarnation that a decision was made about
+	incident    string // of that decision
+	step        int64  // to resume from
+}
+
+// New returns an engine that has begun nothing.
+func New(o Options) *Engine {
+	if o.Jitter == nil {
+		o.Jitter = rand.Float64
+	}
+	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
+	for _, n := range o.Job.Names() {
+		e.roles[n] = &roleState{state: role.Pending, why: "not begun"}
+	}
+	return e
+}
+
+// Run starts every role, repairs what is found unwell, and returns when the job has ended and
+// everything of it is stopped. When ctx ends, Run stops at once without an orderly end.
+func (e *Engine) Run(ctx context.Context) Outcome {
+	defer close(e.gone)
+	e.launch(ctx, restart.BeginPlan(e.Job, e.Job.Names()), &decided{})
+	for {
+		select {
+		case act := <-e.inbox:
+			act()
+		case <-ctx.Done():
+			e.cancelPlans(context.Cause(ctx))
+			for len(e.running) > 0 {
+				(<-e.inbox)()
+			}
+			return Outcome{Exit: restart.ExitFailed, Why: context.Cause(ctx).Error(), Failures: e.failures}
+		}
+		if e.ending != nil && len(e.running) == 0 && e.next == nil {
+			e.ending.Failures = e.failures
+			return *e.ending
+		}
+		e.advance(ctx)
+	}
+}
+
+// tell queues an act for the loop. It reports false when the loop has ended.
+func (e *Engine) tell(act func()) bool {
+	select {
+	case e.inbox <- act:
+		return true
+	case <-e.gone:
+		return false
+	}
+}
+
+// Found hands over what the health checker found.
+func (e *Engine) Found(failures []role.Failure, finished []role.Name) {
+	e.tell(func() { e.found(failures, finished) })
+}
+
+func (e *Engine) found(failures []role.Failure, finished []role.Name) {
+	for _, name := range finished {
+		e.finish(name)
+	}
+	for _, f := range failures {
+		e.take(f)
+	}
+}
+
+// finish marks a role that has ended well and ends the job if it was the last one awaited.
+func (e *Engine) finish(name role.Name) {
+	if e.ending != nil {
+		return
+	}
+	r, _ := e.Job.Role(name)
+	at := e.state(name)
+	if r.Completion == job.Daemon {
+		e.take(role.Failure{Life: role.Life{Role: name, Incarnation: at.incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Exited, At: time.Now(), Detail: "a daemon role ended (exit code 0)"})
+		return
+	}
+	e.setState(name, role.Finished, "ended well")
+	ev := event.New(time.Now(), event.RoleFinished)
+	ev.Role, ev.Incarnation = name, at.incarnation
+	e.Recorder.Record(ev)
+	for _, n := range e.Job.Names() {
+		if r, _ := e.Job.Role(n); r.Completion != job.Daemon && e.state(n).state != role.Finished {
+			return
+		}
+	}
+	e.Log.Info("every role that finishes has ended well")
+	e.end(Outcome{Why: "every role that finishes has ended well"})
+}
+
+// take records a failure and holds it until it can be decided. A failure of a life that has been
+// decided about is folded into that incident.
+func (e *Engine) take(f role.Failure) {
+	if e.ending != nil {
+		return // no restart while stopping
+	}
+	at := e.state(f.Life.Role)
+	ev := event.New(time.Now(), event.Failure)
+	ev.Took = max(0, ev.At.Sub(f.At))
+	ev.Role, ev.Incarnation, ev.Rank, ev.Cause, ev.Detail = f.Life.Role, f.Life.Incarnation, f.Life.Rank, f.Cause, f.Detail
+	if f.Exit != nil {
+		ev.PID = f.Exit.PID
+	}
+	if incident, told := e.toldOf(f, at); told && !f.Fatal {
+		ev.Kind, ev.Incident = event.Folded, incident
+		e.Recorder.Record(ev)
+		return
+	}
+	e.incidents++
+	ev.Incident = fmt.Sprint(e.incidents)
+	e.Recorder.Record(ev)
+	e.failures = append(e.failures, f)
+	if len(e.failures) > keepFailures {
+		e.failures = e.failures[1:]
+	}
+	e.pending = append(e.pending, suspect{f, ev.Incident})
+	if f.Cause != role.Operator {
+		e.sayFailure(f)
+	}
+	for r := range e.running {
+		if r.plan.Action == role.Global || r.plan.Action == restart.Begin || slices.Contains(r.plan.Roles, f.Life.Role) {
+			r.interrupt(fmt.Errorf("%s failed meanwhile", f.Subject()))
+		}
+	}
+}
+
+// toldOf returns the incident that a failure belongs to, if it needs no decision of its own: the role
+// waits to be decided about anyway, this life has been decided about, or everything is about to be
+// restarted or stopped.
+func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told bool) {
+	for _, s := range e.pending {
+		if s.Life.Role == f.Life.Role {
+			return s.incident, true
+		}
+	}
+	if f.Life.Incarnation != 0 && f.Life.Incarnation < at.incarnation {
+		return at.incident, true // fenced between the sweep and now
+	}
+	if e.next != nil {
+		return e.next.incident, true
+	}
+	return at.incident, f.Life.Incarnation != 0 && at.decided == f.Life.Incarnation && f.Cause != role.Operator
+}
+
+// advance does what has become possible: the decision that waited, the failures that can be decided,
+// the wishes that can be carried out.
+func (e *Engine) advance(ctx context.Context) {
+	if e.next == nil && e.ending == nil || e.fatal() {
+		e.settle(ctx)
+	}
+	if e.next != nil && len(e.running) == 0 {
+		d := e.next
+		e.next = nil
+		e.begin(ctx, d)
+	}
+	if e.next == nil && e.ending == nil {
+		e.grant(ctx)
+	}
+}
+
+// fatal reports whether a failure waits that nothing can repair.
+func (e *Engine) fatal() bool {
+	return slices.ContainsFunc(e.pending, func(s suspect) bool { return s.Fatal })
+}
+
+// settle decides about those of the pending failures that can be decided now.
+func (e *Engine) settle(ctx context.Context) {
+	alone := e.runsAlone()
+	var batch []role.Failure
+	var incident string
+	var held []suspect
+	for _, s := range e.pending {
+		d := restart.Decide(e.Policy, e.Ledger(), e.standing(), []role.Failure{s.Failure})
+		wait := d.Action != role.Stop && (alone || d.Action == role.InPlace && e.busy(d.Roles))
+		if wait {
+			held = append(held, s)
+			continue
+		}
+		if batch == nil {
+			incident = s.incident
+		}
+		batch = append(batch, s.Failure)
+	}
+	e.pending = held
+	if batch == nil {
+		return
+	}
+	standing := e.standing()
+	d := &decided{Decision: restart.Decide(e.Policy, e.Ledger(), standing, batch), failures: batch, incident: incident}
+	e.charge(func(l restart.Ledger) restart.Ledger {
+		return l.Spend(e.Policy, d.Decision, batch, standing, time.Now())
+	})
+	e.record(d)
+	e.say(d)
+	if e.Explain != nil {
+		e.Explain(d.Decision, batch)
+	}
+	switch d.Action {
+	case role.Stop:
+		e.pending = nil
+		e.end(Outcome{Exit: d.Exit, Rule: d.Rule, Why: d.Why})
+		e.next.failures, e.next.incident = batch, incident
+	case role.Global:
+		e.pending = nil // what else has failed is mended by it too
+		e.next = d
+		e.cancelPlans(errOverruled)
+	default:
+		e.begin(ctx, d)
+	}
+}
+
+// record tells the decision before anything is done about it.
+func (e *Engine) record(d *decided) {
+	ev := event.New(time.Now(), event.Decided)
+	ev.Incident, ev.Action, ev.Rule, ev.Roles, ev.Detail = d.incident, d.Action, string(d.Rule), d.Roles, d.Why
+	ev.Role, ev.Cause = d.failures[0].Life.Role, d.failures[0].Cause
+	e.mu.Lock()
+	for _, f := range d.failures {
+		if st := e.roles[f.Life.Role]; f.Life.Incarnation != 0 {
+			st.decided, st.incident = f.Life.Incarnation, d.incident
+		}
+	}
+	e.mu.Unlock()
+	e.Recorder.Record(ev)
+	spent := e.Ledger()
+	for _, n := range e.Job.Names() {
+		e.Health.SetRestarts(n, spent.Roles[n].InPlace)
+	}
+}
+
+// begin launches the plans of a decision.
+func (e *Engine) begin(ctx context.Context, d *decided) {
+	switch d.Action {
+	case role.Stop:
+		e.launch(ctx, restart.StopPlan(e.Job), d)
+	case role.Global:
+		e.launch(ctx, restart.GlobalPlan(e.Job, e.without()), d)
+	default:
+		for _, p := range restart.InPlacePlans(e.Policy, e.Job, d.Roles, e.unbegun(d.Roles)) {
+			e.launch(ctx, p, d)
+		}
+	}
+}
+
+// end begins the orderly end of the job. The first outcome stands.
+func (e *Engine) end(o Outcome) {
+	if e.ending != nil {
+		return
+	}
+	e.ending = &o
+	e.next = &decided{Decision: restart.Decision{Action: role.Stop, Rule: o.Rule, Why: o.Why}}
+	e.cancelPlans(errOverruled)
+}
+
+// StopJob ends the job in order with the exit code given.
+func (e *Engine) StopJob(why string, exit int) {
+	e.tell(func() { e.end(Outcome{Exit: exit, Why: why}) })
+}
+
+// Restart restarts a role in place, with those that its restart.also names; a role that was stopped
+// by hand or has finished is begun again. It spends no budget.
+func (e *Engine) Restart(name role.Name) error {
+	if _, ok := e.Job.Role(name); !ok {
+		return fmt.Errorf("restart %s: no such role", name)
+	}
+	ok := e.tell(func() {
+		e.mu.Lock()
+		e.roles[name].byHand = false
+		e.mu.Unlock()
+		e.take(role.Failure{Life: role.Life{Role: name, Rank: role.NoRank}, Cause: role.Operator, Detail: "restart asked for", At: time.Now()})
+	})
+	if !ok {
+		return fmt.Errorf("restart %s: the job has ended", name)
+	}
+	return nil
+}
+
+// StopRole stops a role by hand and returns when nothing of its workers is left. It waits for a
+// repair of the role that is under way. The job waits until the role is restarted.
+func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
+	done := make(chan error, 1)
+	if !e.tell(func() { e.wishes = append(e.wishes, wish{name, done}) }) {
+		return fmt.Errorf("stop %s: the job has ended", name)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.gone:
+		return fmt.Errorf("stop %s: the job has ended", name)
+	}
+}
+
+// grant carries out the wishes whose roles are free.
+func (e *Engine) grant(ctx context.Context) {
+	var held []wish
+	for _, w := range e.wishes {
+		if e.runsAlone() || e.busy([]role.Name{w.name}) {
+			held = append(held, w)
+			continue
+		}
+		r := e.launch(ctx, restart.StopRolePlan(w.name), &decided{})
+		r.done = w.done
+	}
+	e.wishes = held
+}

@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// How long a move may take. StopService has the role's grace on top, AwaitReady and BackOff have
+// limits of their own.
+const (
+	readStepLimit  = time.Second
+	stopLimit      = 20 * time.Second
+	deleteLimit    = 20 * time.Second
+	startLimit     = 60 * time.Second
+	writeStepLimit = 5 * time.Second
+	runLimit       = 60 * time.Second
+)
+
+// result is what came of a move.
+type result struct {
+	step   *int64
+	detail string
+	held   []string
+	err    error
+}
+
+// make makes one move. Nothing here outlives its deadline.
+func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
+	switch m.Verb {
+	case restart.Fence:
+		return e.fence(m.Role)
+	case restart.ReadStep:
+		return e.readStep(ctx, r, m.Role)
+	case restart.StopHeartbeat:
+		e.Health.StopWatching(m.Role)
+		return result{}
+	case restart.StopService:
+		return e.stopService(ctx, r, m.Role)
+	case restart.DeleteService:
+		which := UnlessWell
+		if r.plan.Action == role.Stop {
+			which = All
+		}
+		return bounded(ctx, deleteLimit, func(ctx context.Context) error { return e.Crew.Delete(ctx, m.Role, which) })
+	case restart.Release:
+		e.Places.Release(m.Role)
+		return result{}
+	case restart.BackOff:
+		return e.backOff(r, m.Role)
+	case restart.Place:
+		return result{err: e.Places.Place(m.Role)}
+	case restart.Start:
+		e.setState(m.Role, role.Starting, "its service starts")
+		return bounded(ctx, startLimit, func(ctx context.Context) error {
+			return e.Crew.Start(ctx, m.Role, e.state(m.Role).incarnation)
+		})
+	case restart.WriteStep:
+		return e.writeStep(ctx, r, m.Role)
+	case restart.Run:
+		return e.runWorkers(ctx, r, m.Role)
+	case restart.AwaitReady:
+		return e.awaitReady(r, m.Role)
+	default:
+		return result{err: fmt.Errorf("verb %q is not known", m.Verb)}
+	}
+}
+
+// bounded runs act under a deadline.
+func bounded(ctx context.Context, d time.Duration, act func(context.Context) error) result {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s", d))
+	defer cancel()
+	return result{err: act(ctx)}
+}
+
+func (e *Engine) fence(name role.Name) result {
+	inc := e.Health.Fence(name)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.roles[name].incarnation, e.roles[name].begun = inc, false
+	return result{}
+}
+
+// readStep asks the role's service for its step; one that does not answer is no failure, its last
+// heartbeat is taken then.
+func (e *Engine) readStep(ctx context.Context, r *run, name role.Name) result {
+	last, _ := e.Health.Standing(name)
+	step, detail := last, ""
+	if asked := bounded(ctx, readStepLimit, func(ctx context.Context) (err error) { step, err = e.Crew.ReadStep(ctx, name); return err }); asked.err != nil {
+		step, detail = last, "from its last heartbeat"
+	}
+	e.mu.Lock()
+	e.roles[name].step = step
+	e.mu.Unlock()
+	return result{step: &step, detail: detail}
+}
+
+// resumeStep is the step that a role is begun from: in place its own; after a global restart the
+// newest step that every stateful role has saved, or without any the lead role's.
+func (e *Engine) resumeStep(r *run, name role.Name) int64 {
+	if r.plan.Action != role.Global {
+		return e.state(name).step
+	}
+	lead := e.state(e.Job.Lead).step
+	common, found := int64(0), false
+	for i := range e.Job.Roles {
+		if e.Job.Roles[i].State != job.Checkpointed {
+			continue
+		}
+		_, saved := e.Health.Standing(e.Job.Roles[i].Name)
+		if saved < 0 {
+			return lead
+		}
+		if !found || saved < common {
+			common, found = saved, true
+		}
+	}
+	if found {
+		return common
+	}
+	return lead
+}
+
+func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
+	cfg, _ := e.Job.Role(name)
+	how, grace := Wanted, cfg.Stop.Grace
+	if r.failed[name] {
+		how, grace = AfterFailure, cfg.Stop.GraceOnFailure
+	}
+	var held []string
+	res := bounded(ctx, grace+stopLimit, func(ctx context.Context) (err error) {
+		held, err = e.Crew.StopWorkers(ctx, name, how)
+		return err
+	})
+	res.held = held
+	if len(held) > 0 {
+		res.detail = "held on: " + strings.Join(held, "; ")
+	}
+	if r.plan.Action == role.Stop && res.err == nil {
+		e.mu.Lock()
+		e.roles[name].begun = false
+		e.mu.Unlock()
+	}
+	return res
+}
+
+func (e *Engine) backOff(r *run, name role.Name) result {
+	if !r.failed[name] {
+		return result{}
+	}
+	d := e.Policy.Wait(e.Ledger(), name, e.Jitter())
+	if d <= 0 {
+		return result{}
+	}
+	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.Ledger().Roles[name].InARow))
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return result{detail: d.Round(100 * time.Millisecond).String()}
+	case <-r.boundary.Done():
+		return result{err: context.Cause(r.boundary)}
+	}
+}
+
+// writeStep gives the idle service the step and wants it confirmed.
+func (e *Engine) writeStep(ctx context.Context, r *run, name role.Name) result {
+	step := e.resumeStep(r, name)
+	res := bounded(ctx, writeStepLimit, func(ctx context.Context) error {
+		if err := e.Crew.WriteStep(ctx, name, step); err != nil {
+			return err
+		}
+		back, err := e.Crew.ReadStep(ctx, name)
+		if err == nil && back != step {
+			err = fmt.Errorf("wrote step %d, the service answers %d", step, back)
+		}
+		return err
+	})
+	res.step = &step
+	return res
+}
+
+func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result {
+	step, inc := e.resumeStep(r, name), e.state(name).incarnation
+	e.Health.Begin(name, step)
+	e.mu.Lock()
+	st := e.roles[name]
+	st.begun, st.step, st.state, st.why = true, step, role.Starting, "its workers start"
+	e.mu.Unlock()
+	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
+	res.step = &step
+	if res.err != nil {
+		return res
+	}
+	e.charge(func(l restart.Ledger) restart.Ledger { return l.Began(name, time.Now()) })
+	e.setState(name, role.Running, "")
+	return res
+}
+
+func (e *Engine) awaitReady(r *run, name role.Name) result {
+	cfg, _ := e.Job.Role(name)
+	// Health gives the verdict not_ready at the limit itself; this bound is behind it.
+	limit := cmp.Or(cfg.Limits.Start, e.StartLimit) + time.Minute
+	e.setState(name, role.Running, "others wait until it is ready")
+	return bounded(r.waiting, limit, func(ctx context.Context) error {
+		return e.Health.AwaitReady(ctx, name, e.state(name).incarnation)
+	})
+}

@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vigil/internal/event"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// errOverruled ends a plan because of a stronger decision.
+var errOverruled = errors.New("overruled by a stronger decision")
+
+// run is one plan under way.
+type run struct {
+	plan     restart.Plan
+	why      *decided
+	failed   map[role.Name]bool // roles of which a rank or service failed
+	began    time.Time
+	steps    map[role.Name]int64
+	boundary context.Context // ends when the plan is to end at its next move
+	cancel   context.CancelCauseFunc
+	waiting  context.Context // ends earlier: only what waits for others ends with it
+	stopWait context.CancelCauseFunc
+	done     chan error // answered at the end; may be nil
+}
+
+// interrupt ends what waits for others, now and later in this plan.
+func (r *run) interrupt(cause error) { r.stopWait(cause) }
+
+// moveError is a move that failed.
+type moveError struct {
+	move restart.Move
+	err  error
+}
+
+func (m *moveError) Error() string { return fmt.Sprintf("%s %s: %v", m.move.Verb, m.move.Role, m.err) }
+func (m *moveError) Unwrap() error { return m.err }
+
+// launch begins a plan. Its fences stand before anything else is heard; the loop hears of its end.
+func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *run {
+	r := &run{plan: plan, why: why, began: time.Now(), failed: map[role.Name]bool{}, steps: map[role.Name]int64{}}
+	r.boundary, r.cancel = context.WithCancelCause(ctx)
+	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
+	for _, f := range why.failures {
+		r.failed[f.Life.Role] = f.Cause != role.Operator
+	}
+	e.running[r] = true
+	for _, n := range plan.Roles {
+		switch {
+		case plan.Action == role.Stop:
+			e.setState(n, e.stateOfStop(n), "stopping")
+		case plan.Action == restart.Begin:
+			e.setState(n, role.Starting, "waits for its turn to start")
+		default:
+			e.setState(n, role.Repairing, fmt.Sprintf("%s restart: %s", plan.Action, why.Why))
+		}
+	}
+	ev := event.New(r.began, event.PlanBegan)
+	ev.Incident, ev.Action, ev.Roles = why.incident, plan.Action, plan.Roles
+	e.Recorder.Record(ev)
+	e.sayBegan(r)
+	moves := e.fenceAll(ctx, r)
+	go func() {
+		err := e.carryOut(ctx, r, moves)
+		e.inbox <- func() { e.ended(r, err) }
+	}()
+	return r
+}
+
+// stateOfStop keeps a finished role finished in the display while the job stops.
+func (e *Engine) stateOfStop(n role.Name) role.State {
+	if e.state(n).state == role.Finished {
+		return role.Finished
+	}
+	return role.Stopped
+}
+
+// fenceAll makes the fences at the head of the plan and returns the moves after them.
+func (e *Engine) fenceAll(ctx context.Context, r *run) []restart.Move {
+	moves := r.plan.Moves
+	for len(moves) > 0 && moves[0].Verb == restart.Fence {
+		_ = e.move(ctx, r, moves[0]) // a fence cannot fail
+		moves = moves[1:]
+	}
+	if len(moves) < len(r.plan.Moves) {
+		e.sayStage(r, restart.Fence)
+	}
+	return moves
+}
+
+// carryOut makes the moves, stage by stage. A plan that is overruled ends between two stages.
+func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move) error {
+	for i := 0; i < len(moves); {
+		if r.boundary.Err() != nil {
+			return context.Cause(r.boundary)
+		}
+		stage, verb := moves[i].Stage, moves[i].Verb
+		var group errgroup.Group
+		for ; i < len(moves) && moves[i].Stage == stage; i++ {
+			m := moves[i]
+			group.Go(func() error { return e.move(ctx, r, m) })
+		}
+		err := group.Wait()
+		if err != nil {
+			return err
+		}
+		e.sayStage(r, verb)
+	}
+	return nil
+}
+
+// move makes one move and tells its result.
+func (e *Engine) move(ctx context.Context, r *run, m restart.Move) error {
+	began := time.Now()
+	res := e.make(ctx, r, m)
+	ev := event.New(time.Now(), event.Moved)
+	ev.Incident, ev.Action, ev.Role, ev.Verb, ev.Incarnation = r.why.incident, "", m.Role, string(m.Verb), e.state(m.Role).incarnation
+	ev.Took, ev.Step, ev.Detail = time.Since(began), res.step, res.detail
+	if res.err != nil {
+		ev.Error = res.err.Error()
+	}
+	e.Recorder.Record(ev)
+	e.sayMove(r, m, res)
+	if res.err == nil || m.Teardown {
+		return nil
+	}
+	return &moveError{m, res.err}
+}
+
+// ended takes in the end of a plan.
+func (e *Engine) ended(r *run, err error) {
+	delete(e.running, r)
+	interrupted := r.waiting.Err() != nil
+	r.cancel(nil)
+	ev := event.New(time.Now(), event.PlanEnded)
+	ev.Incident, ev.Action, ev.Roles, ev.Took = r.why.incident, r.plan.Action, r.plan.Roles, time.Since(r.began)
+	if err != nil {
+		ev.Error = err.Error()
+	}
+	if len(r.plan.Roles) == 1 || r.why.failures != nil {
+		ev.Role = r.plan.Roles[0]
+		if r.why.failures != nil {
+			ev.Role, ev.Cause = r.why.failures[0].Life.Role, r.why.failures[0].Cause
+		}
+	}
+	e.Recorder.Record(ev)
+	e.sayEnded(r, err)
+	if r.done != nil {
+		e.mu.Lock()
+		e.roles[r.plan.Roles[0]].byHand = err == nil
+		e.mu.Unlock()
+		r.done <- err
+	}
+	for _, n := range r.plan.Roles {
+		st := e.state(n)
+		switch {
+		case st.begun && st.state != role.Finished:
+			e.setState(n, role.Running, "")
+		case st.byHand:
+			e.setState(n, role.Stopped, "stopped by hand; restart begins it again")
+		case err != nil && r.plan.Action != role.Stop:
+			e.setState(n, role.Repairing, err.Error())
+		}
+	}
+	if err == nil || r.plan.Action == role.Stop || errors.Is(err, errOverruled) || interrupted || e.ending != nil {
+		return
+	}
+	at := r.plan.Roles[0]
+	if m := new(moveError); errors.As(err, &m) {
+		at = m.move.Role
+	}
+	e.Health.Report(role.Failure{Life: role.Life{Role: at, Rank: role.NoRank, Incarnation: e.state(at).incarnation, Attempt: 1}, Cause: role.Unrepaired, Detail: err.Error(), At: time.Now()})
+}
+
+func (e *Engine) cancelPlans(cause error) {
+	for r := range e.running {
+		r.cancel(cause)
+	}
+}

@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// RoleStatus is what the engine knows of a role, for display.
+type RoleStatus struct {
+	State       role.State
+	Why         string
+	Incarnation int
+	Begun       bool // its workers have been told to run in this incarnation
+}
+
+// Status returns what is known of the role.
+func (e *Engine) Status(name role.Name) RoleStatus {
+	st := e.state(name)
+	return RoleStatus{State: st.state, Why: st.why, Incarnation: st.incarnation, Begun: st.begun}
+}
+
+// Ledger returns a copy of what has been spent.
+func (e *Engine) Ledger() restart.Ledger {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return restart.Ledger{Global: e.ledger.Global, Roles: maps.Clone(e.ledger.Roles)}
+}
+
+// charge replaces the ledger by what change makes of it.
+func (e *Engine) charge(change func(restart.Ledger) restart.Ledger) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ledger = change(e.ledger)
+}
+
+func (e *Engine) state(name role.Name) roleState {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st, ok := e.roles[name]; ok {
+		return *st
+	}
+	return roleState{}
+}
+
+func (e *Engine) setState(name role.Name, s role.State, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.roles[name].state, e.roles[name].why = s, why
+}
+
+// standing is what health knows of every role's step.
+func (e *Engine) standing() map[role.Name]restart.Standing {
+	out := map[role.Name]restart.Standing{}
+	for _, n := range e.Job.Names() {
+		step, saved := e.Health.Standing(n)
+		out[n] = restart.Standing{Step: step, Checkpoint: saved}
+	}
+	return out
+}
+
+// runsAlone reports whether a plan is under way beside which no other may run.
+func (e *Engine) runsAlone() bool {
+	for r := range e.running {
+		if r.plan.Action != role.InPlace && len(r.plan.Roles) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// busy reports whether a plan is under way that touches one of the roles.
+func (e *Engine) busy(roles []role.Name) bool {
+	for r := range e.running {
+		for _, n := range roles {
+			if slices.Contains(r.plan.Roles, n) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unbegun returns the roles beyond those given whose workers have not been told to run, because an
+// earlier plan ended before, and that nobody else is about to begin.
+func (e *Engine) unbegun(but []role.Name) []role.Name {
+	var out []role.Name
+	for _, n := range e.Job.Names() {
+		st := e.state(n)
+		if !st.begun && !st.byHand && st.state != role.Finished && !slices.Contains(but, n) && !e.busy([]role.Name{n}) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// without returns the roles that a global restart does not begin again: those stopped by hand, and
+// those that run once and have.
+func (e *Engine) without() []role.Name {
+	var out []role.Name
+	for _, n := range e.Job.Names() {
+		r, _ := e.Job.Role(n)
+		st := e.state(n)
+		if st.byHand || r.Completion == job.Once && st.state == role.Finished {
+			out = append(out, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,190 @@
+package restart
+
+import (
+	"time"
+
+	"vigil/internal/job"
+	"vigil/internal/role"
+)
+
+// Rule names the line of the policy that settled a decision. Log, metrics, API and tests share it.
+type Rule string
+
+// The rules.
+const (
+	RoleNeedsGlobal   Rule = "role_needs_global"
+	RoleCanStay       Rule = "role_can_stay"
+	RoleBudgetSpent   Rule = "role_budget_spent"
+	RoleStateTooOld   Rule = "role_state_too_old"
+	RoleMustStop      Rule = "role_must_stop"
+	GlobalBudgetSpent Rule = "global_budget_spent"
+	Fatal             Rule = "fatal"
+	NoProgress        Rule = "no_progress"
+	HealthCheckOff    Rule = "health_check_off"
+	OperatorAsked     Rule = "operator_asked"
+)
+
+// The exit codes of a job that the policy stops.
+const (
+	ExitFailed     = 1  // budget spent, fatal, or a failure with health check off
+	ExitNoProgress = 93 // do not requeue
+)
+
+// Budgets of the causes that have one of their own.
+const (
+	hardwareBudget  = 10
+	preemptedBudget = 10
+)
+
+// Policy is what the job asks for.
+type Policy struct {
+	HealthCheck     bool // off: any failure stops the job
+	MaxGlobal       int  // so many global restarts happen; the next one needed stops the job
+	NoProgressLives int  // so many lives without a step gained stop the job; 0: any number
+	Lead            role.Name
+	Order           []role.Name // every role, in the order of the job file
+	Roles           map[role.Name]RolePolicy
+}
+
+// RolePolicy is the part of one role.
+type RolePolicy struct {
+	job.Restart
+	Stateful bool // its work lives in checkpoints
+}
+
+// PolicyOf returns the policy of a job under a controller's settings.
+func PolicyOf(j *job.Job, healthCheck HealthCheck, maxGlobal, noProgressLives int) Policy {
+	p := Policy{HealthCheck: healthCheck == HealthCheckOn, MaxGlobal: maxGlobal, NoProgressLives: noProgressLives, Lead: j.Lead, Order: j.Names(), Roles: map[role.Name]RolePolicy{}}
+	for i := range j.Roles {
+		r := &j.Roles[i]
+		p.Roles[r.Name] = RolePolicy{Restart: r.Restart, Stateful: r.State == job.Checkpointed}
+	}
+	return p
+}
+
+// HealthCheck says whether anything is repaired at all.
+type HealthCheck string
+
+// The two settings of --use-health-check.
+const (
+	HealthCheckOn    HealthCheck = "on"
+	HealthCheckIsOff HealthCheck = "off"
+)
+
+// Ledger is what has been spent on restarts. It is a value; Spend returns a new one.
+type Ledger struct {
+	Global int
+	Roles  map[role.Name]Spent
+}
+
+// Spent is what one role has spent and how it has fared.
+type Spent struct {
+	InPlace   int // since the last global restart
+	Hardware  int
+	Preempted int
+
+	InARow    int       // restarts since the role was last well for its reset_after
+	Running   time.Time // when its newest life began to run; zero while it does not
+	Idle      int       // lives in a row that gained no step
+	BestStep  int64     // highest step that a life has reached
+	EverBegan bool
+}
+
+// NewLedger returns a ledger in which nothing is spent.
+func NewLedger() Ledger { return Ledger{Roles: map[role.Name]Spent{}} }
+
+func (l Ledger) clone() Ledger {
+	roles := make(map[role.Name]Spent, len(l.Roles))
+	for k, v := range l.Roles {
+		roles[k] = v
+	}
+	return Ledger{Global: l.Global, Roles: roles}
+}
+
+// Began returns the ledger after a role's workers have begun to run.
+func (l Ledger) Began(name role.Name, now time.Time) Ledger {
+	l = l.clone()
+	s := l.Roles[name]
+	s.Running, s.EverBegan = now, true
+	l.Roles[name] = s
+	return l
+}
+
+// Spend returns the ledger after a decision about failures. A global restart forgives the roles'
+// in-place counts and is counted itself; in place, each role that failed is charged, those that are
+// only taken along are not. What an operator asked for and a taken port spend nothing, hardware and
+// preemption spend budgets of their own while these last.
+func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
+	l = l.clone()
+	charged := map[role.Name]bool{}
+	spends := false
+	for _, f := range failures {
+		name := f.Life.Role
+		if charged[name] || d.Action == role.Stop {
+			continue
+		}
+		charged[name] = true
+		if f.Cause == role.Operator || f.Cause == role.PortTaken {
+			continue
+		}
+		s := l.failed(p, name, standing[name].Step, now)
+		switch {
+		case f.Cause == role.Hardware && s.Hardware < hardwareBudget:
+			s.Hardware++
+		case f.Cause == role.Preempted && s.Preempted < preemptedBudget:
+			s.Preempted++
+		default:
+			spends = true
+			if d.Action == role.InPlace {
+				s.InPlace++
+			}
+		}
+		l.Roles[name] = s
+	}
+	if d.Action == role.Global {
+		if spends {
+			l.Global++
+		}
+		for name, s := range l.Roles {
+			s.InPlace, s.Running = 0, time.Time{}
+			l.Roles[name] = s
+		}
+	}
+	return l
+}
+
+// failed returns what is known of a role after its life ended at the step given.
+func (l Ledger) failed(p Policy, name role.Name, step int64, now time.Time) Spent {
+	s := l.Roles[name]
+	if !s.Running.IsZero() && now.Sub(s.Running) >= p.Roles[name].BackOff.ResetAfter {
+		s.InARow = 0
+	}
+	s.InARow++
+	s.Running = time.Time{}
+	if step > s.BestStep {
+		s.BestStep, s.Idle = step, 0
+	} else {
+		s.Idle++
+	}
+	return s
+}
+
+// Wait returns how long to wait before a role that has just been charged is begun again: nothing
+// for the first restart in a row, then base, doubling up to max. jitter, from 0 to 1, takes up to a
+// fifth off, so that many roles do not begin at one instant.
+func (p Policy) Wait(l Ledger, name role.Name, jitter float64) time.Duration {
+	b, n := p.Roles[name].BackOff, l.Roles[name].InARow
+	if n < 2 || b.Base <= 0 {
+		return 0
+	}
+	d := b.Base
+	for range min(n-2, 62) {
+		if d >= b.Max/2 {
+			d = b.Max
+			break
+		}
+		d *= 2
+	}
+	d = min(d, b.Max)
+	return d - time.Duration(jitter*float64(d)/5)
+}
