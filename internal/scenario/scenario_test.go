@@ -1,0 +1,333 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"vigil/internal/event"
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+var update = flag.Bool("update", false, "write the stories' logs anew")
+
+// Each story names the rows that it shows in its own text; the rows that all of them together rest
+// on stand here.
+// shows: R7 R51 R52 R53 R56 A46 A47 A48
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txtar"), func(t *testing.T) { play(t, f) })
+	}
+}
+
+// play runs one story and compares its log.
+func play(t *testing.T, path string) {
+	archive, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := map[string]*txtar.File{}
+	for i := range archive.Files {
+		part[archive.Files[i].Name] = &archive.Files[i]
+	}
+	var events, log string
+	synctest.Test(t, func(t *testing.T) { events, log = tell(t, string(part["scenario"].Data)) })
+	for name, got := range map[string]string{"events": events, "log": log} {
+		f := part[name]
+		if f == nil {
+			if name == "events" && *update {
+				archive.Files = append(archive.Files, txtar.File{Name: "events", Data: []byte(got)})
+			} else if name == "events" {
+				t.Errorf("the story has no events")
+			}
+			continue
+		}
+		if *update {
+			f.Data = []byte(got)
+			continue
+		}
+		if got != string(f.Data) {
+			t.Errorf("%s differ from the story.\ngot:\n%s\nwant:\n%s", name, got, f.Data)
+		}
+	}
+	if *update {
+		if old, _ := os.ReadFile(path); !bytes.Equal(old, txtar.Format(archive)) {
+			if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// tell plays the lines of a story inside the bubble and returns its events and log.
+func tell(t *testing.T, script string) (events, log string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := &world{actors: map[role.Name]*player{}, failing: map[string]int{}, job: &job.Job{Name: "story"},
+		policy: restart.Policy{HealthCheck: true, MaxGlobal: 3, Roles: map[role.Name]restart.RolePolicy{}}}
+	for line := range strings.Lines(script) {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		if err := w.do(ctx, words); err != nil {
+			t.Fatalf("%q: %v", strings.TrimSpace(line), err)
+		}
+		synctest.Wait()
+	}
+	if w.ended == nil {
+		w.engine.StopJob("the story is over", 0)
+		o := <-w.outcome
+		w.ended = &o
+		synctest.Wait()
+	} else {
+		w.record(event.Event{At: time.Now(), Kind: event.JobEnded, Rank: role.NoRank, Detail: fmt.Sprintf("exit %d: %s", w.ended.Exit, w.ended.Why)})
+	}
+	if err := w.checker.Stop(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	w.mu.Lock()
+	for _, p := range w.actors {
+		if p.end != nil {
+			p.end()
+		}
+	}
+	w.mu.Unlock()
+	synctest.Wait()
+	return w.lines(), w.log.String()
+}
+
+// lines writes the events as the story shows them. What happened at one instant in several roles of
+// one stage is sorted by role.
+func (w *world) lines() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	shown := slices.DeleteFunc(slices.Clone(w.events), func(e event.Event) bool {
+		switch e.Kind {
+		case event.WorkerStarted, event.WorkerReady, event.RoleReady, event.Checkpoint:
+			return true
+		case event.Moved: // the first start and the last stop are in every story
+			return e.Incident == ""
+		}
+		return false
+	})
+	same := func(a, b event.Event) bool {
+		return a.At.Equal(b.At) && a.Kind == b.Kind && a.Verb == b.Verb
+	}
+	for i := 0; i < len(shown); {
+		j := i + 1
+		for j < len(shown) && same(shown[i], shown[j]) {
+			j++
+		}
+		slices.SortStableFunc(shown[i:j], func(a, b event.Event) int { return strings.Compare(string(a.Role), string(b.Role)) })
+		i = j
+	}
+	var b strings.Builder
+	for _, e := range shown {
+		e.Seq = 0
+		fmt.Fprintf(&b, "+%-8s %s\n", e.At.Sub(w.began).Round(100*time.Millisecond), e)
+	}
+	return b.String()
+}
+
+// do carries out one line of a story.
+func (w *world) do(ctx context.Context, words []string) error {
+	name, rank := role.Name(""), 0
+	if len(words) > 1 {
+		name = role.Name(words[1])
+	}
+	if len(words) > 2 {
+		rank, _ = strconv.Atoi(words[2])
+	}
+	switch words[0] {
+	case "job":
+		w.cast(words[1:])
+	case "policy":
+		return w.settings(words[1:])
+	case "role":
+		return w.roleSettings(name, words[2:])
+	case "wait":
+		d, err := time.ParseDuration(words[1])
+		if err != nil {
+			return err
+		}
+		return w.wait(ctx, d)
+	case "hang":
+		w.with(name, func(p *player) { p.hung[rank] = true })
+	case "kill":
+		w.with(name, func(p *player) { p.ranks[rank] = false })
+		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: "SIGKILL", Exit: &role.Exit{Signal: "SIGKILL"}})
+	case "finish":
+		w.with(name, func(p *player) { p.ranks[rank] = false })
+		w.store.Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
+	case "report", "report-fatal":
+		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Reported, Detail: strings.Join(words[2:], " "), Fatal: words[0] == "report-fatal"})
+	case "late-report": // word of the life before
+		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation-1, 0), Cause: role.Reported, Detail: "late word"})
+	case "late-beat":
+		step := int64(9999)
+		w.store.Beat(w.life(name, w.actors[name].incarnation-1, 0), &step, time.Now())
+	case "kill-service":
+		w.with(name, func(p *player) { p.service = false; p.end() })
+		w.store.Report(role.Failure{Life: role.Life{Job: jobUID, Role: name, Incarnation: w.actors[name].incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable, Detail: "its service died (SIGKILL)"})
+	case "fail-next": // fail-next VERB ROLE [TIMES]
+		n := 1
+		if len(words) > 3 {
+			n, _ = strconv.Atoi(words[3])
+		}
+		w.mu.Lock()
+		w.failing[words[1]+" "+words[2]] = n
+		w.mu.Unlock()
+	case "slow": // slow VERB ROLE D
+		d, err := time.ParseDuration(words[3])
+		w.with(role.Name(words[2]), func(p *player) { p.slow[words[1]] = d })
+		return err
+	case "checkpoint":
+		w.store.Checkpoint(w.life(name, w.actors[name].incarnation, 0), int64(rank))
+	case "resumes-at":
+		w.with(name, func(p *player) { p.startsAt = int64(rank) })
+	case "stop-controller":
+		d, err := time.ParseDuration(words[1])
+		open := w.shut()
+		<-time.After(d)
+		open()
+		return err
+	case "restart":
+		return w.engine.Restart(name)
+	case "stop-role":
+		return w.engine.StopRole(ctx, name)
+	case "stop-job":
+		code, err := strconv.Atoi(words[1])
+		w.engine.StopJob("stopped by an operator", code)
+		return err
+	default:
+		return fmt.Errorf("a story cannot say %q", words[0])
+	}
+	return nil
+}
+
+func (w *world) with(name role.Name, act func(*player)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	act(w.actors[name])
+}
+
+// wait lets time pass, or less if the job ends before.
+func (w *world) wait(ctx context.Context, d time.Duration) error {
+	if w.store == nil {
+		w.policy.Lead, w.policy.Order = w.job.Lead, w.job.Names()
+		for i := range w.job.Roles {
+			r := &w.job.Roles[i]
+			w.policy.Roles[r.Name] = restart.RolePolicy{Restart: r.Restart, Stateful: r.State == job.Checkpointed}
+		}
+		w.start(ctx)
+	}
+	select {
+	case <-time.After(d):
+	case o := <-w.outcome:
+		w.ended = &o
+	}
+	return nil
+}
+
+// cast makes the job of the roles named, NAME or NAME:WORKERS, with the defaults of a job file.
+func (w *world) cast(names []string) {
+	for i, n := range names {
+		n, count, _ := strings.Cut(n, ":")
+		workers, err := strconv.Atoi(count)
+		if err != nil {
+			workers = 1
+		}
+		name := role.Name(n)
+		r := job.Role{Name: name, Workers: workers, Completion: job.Finish, State: job.Stateless,
+			Stop:     job.StopPolicy{Signal: "TERM", Grace: 30 * time.Second, GraceOnFailure: 3 * time.Second},
+			Limits:   job.Limits{Start: 30 * time.Minute, Floor: 120 * time.Second},
+			Progress: job.Progress{Expect: job.OnceSeen},
+			Restart:  job.Restart{OnFailure: role.InPlace, EscalateAt: 3, MaxRewind: -1, BackOff: job.BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute}}}
+		if n == "actor" || n == "rollout" || n == "actor_fwd" {
+			r.Restart.OnFailure = role.Global
+		}
+		w.job.Roles = append(w.job.Roles, r)
+		w.actors[name] = &player{index: i, every: time.Second, slow: map[string]time.Duration{}, hung: map[int]bool{}, startsAt: -1}
+	}
+	w.job.Lead = w.job.Roles[0].Name
+	if _, ok := w.job.Role("actor"); ok {
+		w.job.Lead = "actor"
+	}
+}
+
+func (w *world) settings(words []string) error {
+	for _, s := range words {
+		key, value, _ := strings.Cut(s, "=")
+		n, _ := strconv.Atoi(value)
+		switch key {
+		case "health_check":
+			w.policy.HealthCheck = value == "on"
+		case "max_global":
+			w.policy.MaxGlobal = n
+		case "no_progress_lives":
+			w.policy.NoProgressLives = n
+		default:
+			return fmt.Errorf("no setting %q", key)
+		}
+	}
+	return nil
+}
+
+func (w *world) roleSettings(name role.Name, words []string) error {
+	r, ok := w.job.Role(name)
+	if !ok {
+		return fmt.Errorf("no role %q", name)
+	}
+	for _, s := range words {
+		key, value, _ := strings.Cut(s, "=")
+		n, _ := strconv.Atoi(value)
+		d, _ := time.ParseDuration(value)
+		switch key {
+		case "on_failure":
+			r.Restart.OnFailure = role.Action(value)
+		case "also":
+			r.Restart.Also = append(r.Restart.Also, role.Name(value))
+		case "depends_on":
+			r.DependsOn = append(r.DependsOn, role.Name(value))
+		case "heartbeat":
+			r.Limits.Heartbeat = d
+		case "start":
+			r.Limits.Start = d
+		case "every":
+			w.actors[name].every = d
+		case "completion":
+			r.Completion = job.Completion(value)
+		case "state":
+			r.State = job.StateKind(value)
+		case "max_rewind":
+			r.Restart.MaxRewind = int64(n)
+		case "back_off":
+			r.Restart.BackOff.Base = d
+		case "ready":
+			r.Ready = &job.Probe{Notify: true}
+			w.actors[name].unready = value == "never"
+		default:
+			return fmt.Errorf("no setting %q", key)
+		}
+	}
+	return nil
+}
