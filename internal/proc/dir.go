@@ -1,0 +1,194 @@
+package proc
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketPathMax is the longest path of a Unix socket, in bytes: sun_path less the final zero (unix(7)).
+const socketPathMax = len(unix.RawSockaddrUnix{}.Path) - 1
+
+// longestName is room that a runtime directory must leave for the name of a socket in it.
+const longestName = len("/vigil-0123456789abcdef.sock")
+
+// Dir is the runtime directory: sockets and machine-wide locks of one user. It is private (0700) and
+// ours.
+type Dir struct{ path string }
+
+// DefaultDir is where the runtime directory lies when nobody says otherwise: /run/vigil for root,
+// /tmp/vigil-UID for others. Its path is short and never on a network file system.
+func DefaultDir() string {
+	if uid := os.Geteuid(); uid != 0 {
+		return "/tmp/vigil-" + strconv.Itoa(uid)
+	}
+	return "/run/vigil"
+}
+
+// OpenDir makes the runtime directory, or checks the one that is there; an empty path is DefaultDir. It
+// refuses a path that is a symbolic link, no directory, another user's, or too long to hold sockets.
+// One that others may look into is closed to them.
+func OpenDir(path string) (Dir, error) {
+	if path == "" {
+		path = DefaultDir()
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return Dir{}, fmt.Errorf("open runtime directory: %w", err)
+	}
+	if len(path)+longestName > socketPathMax {
+		return Dir{}, fmt.Errorf("open runtime directory %s: the path has %d bytes, sockets in it can have at most %d: choose one of at most %d bytes",
+			path, len(path), socketPathMax, socketPathMax-longestName)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
+	}
+	if err := makePrivate(path); err != nil {
+		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
+	}
+	return Dir{path: path}, nil
+}
+
+func makePrivate(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if st.Mode()&fs.ModeSymlink != 0 {
+		return errors.New("it is a symbolic link")
+	}
+	if !st.IsDir() {
+		return errors.New("it is no directory")
+	}
+	if uid, ok := fileOwner(path); !ok || uid != os.Geteuid() {
+		return fmt.Errorf("it belongs to user %d, we are user %d", uid, os.Geteuid())
+	}
+	if st.Mode().Perm() != 0o700 {
+		return os.Chmod(path, 0o700)
+	}
+	return nil
+}
+
+func fileOwner(path string) (int, bool) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return 0, false
+	}
+	return int(st.Uid), true
+}
+
+// Path is the absolute path of the directory.
+func (d Dir) Path() string { return d.path }
+
+// Socket returns a path for a new socket: PREFIX-16hex.sock, random and unused.
+func (d Dir) Socket(prefix string) (string, error) {
+	var word [8]byte
+	_, _ = rand.Read(word[:]) // never fails (crypto/rand)
+	path := filepath.Join(d.path, prefix+"-"+hex.EncodeToString(word[:])+".sock")
+	return path, CheckSocketPath(path)
+}
+
+// Lock takes the machine-wide lock of that name, such as "device-4". Its errors are those of the
+// function Lock.
+func (d Dir) Lock(name string) (*FileLock, error) {
+	folder := filepath.Join(d.path, "locks")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, bare(err))
+	}
+	return Lock(filepath.Join(folder, name+lockSuffix))
+}
+
+// CheckSocketPath says whether a Unix socket can have that path: not longer than the platform takes,
+// nothing there yet, and a folder for it.
+func CheckSocketPath(path string) error {
+	if len(path) > socketPathMax {
+		return fmt.Errorf("make socket %s: the path has %d bytes, the platform takes %d", path, len(path), socketPathMax)
+	}
+	if st, err := os.Stat(filepath.Dir(path)); err != nil || !st.IsDir() {
+		return fmt.Errorf("make socket %s: there is no directory %s", path, filepath.Dir(path))
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("make socket %s: the file exists", path)
+	}
+	return nil
+}
+
+// Sweep removes sockets in the directory, at any depth, on which nobody listens: leftovers of programs
+// that were killed. It returns their paths.
+func (d Dir) Sweep() ([]string, error) {
+	var removed []string
+	var errs []error
+	err := filepath.WalkDir(d.path, func(path string, item fs.DirEntry, err error) error {
+		if err != nil {
+			if path == d.path {
+				return err
+			}
+			return nil // removed meanwhile, or not ours to look into
+		}
+		if item.Type()&fs.ModeSocket == 0 || strings.HasPrefix(item.Name(), unborn) && !older(item, time.Minute) {
+			return nil
+		}
+		gone, err := RemoveStale(path)
+		if gone {
+			removed = append(removed, path)
+		}
+		errs = append(errs, err)
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, fmt.Errorf("sweep %s: %w", d.path, bare(err)))
+	}
+	return removed, errors.Join(errs...)
+}
+
+func older(item fs.DirEntry, age time.Duration) bool {
+	st, err := item.Info()
+	return err == nil && time.Since(st.ModTime()) > age
+}
+
+// RemoveStale removes the Unix socket at path if it is ours and nobody listens on it, and says whether
+// it did. A path at which there is nothing is no error.
+func RemoveStale(path string) (bool, error) {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove stale socket %s: %w", path, bare(err))
+	}
+	if uid, ok := fileOwner(path); st.Mode()&fs.ModeSocket == 0 || !ok || uid != os.Geteuid() || !refuses(path) {
+		return false, nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("remove stale socket %s: %w", path, bare(err))
+	}
+	return true, nil
+}
+
+// refuses is proof that nobody has the socket open: connecting is refused, for the kind that it is.
+func refuses(path string) bool {
+	for _, network := range []string{"unix", "unixgram"} {
+		c, err := net.DialTimeout(network, path, time.Second)
+		if err == nil {
+			c.Close()
+			return false
+		}
+		if !errors.Is(err, unix.EPROTOTYPE) {
+			return errors.Is(err, unix.ECONNREFUSED)
+		}
+	}
+	return false
+}

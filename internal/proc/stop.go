@@ -1,0 +1,308 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// StopSpec says how processes are asked to end.
+type StopSpec struct {
+	Signal   unix.Signal   // 0: SIGTERM
+	Grace    time.Duration // before SIGKILL; 0: kill at once, without asking
+	Deadline time.Duration // for proof, after SIGKILL; 0: 10 s
+}
+
+// StopReport says how stopping went.
+type StopReport struct {
+	Held   []Holder // who was there when the grace was over, or would not die
+	Killed int      // how many processes got SIGKILL
+	Took   time.Duration
+	Left   []Holder // who is there still; empty is the proof that nothing is left
+}
+
+const proofDeadline = 10 * time.Second
+
+// Stop ends the processes and everything of their trees: SIGCONT, then the stop signal to the main
+// process of each at once (to it alone, so that it can end its children in order), and when a main
+// process has gone and others of its tree have not, to those. It ends as soon as all are gone. After
+// the grace, or when ctx ends, comes SIGKILL to everything; then the proof. Leaves that have become
+// empty are removed. It goes on to the proof whatever becomes of ctx.
+func (k *Keeper) Stop(ctx context.Context, procs []*Process, spec StopSpec) StopReport {
+	began := time.Now()
+	if spec.Signal == 0 {
+		spec.Signal = unix.SIGTERM
+	}
+	if spec.Deadline == 0 {
+		spec.Deadline = proofDeadline
+	}
+	trees := make([]Tree, len(procs))
+	for i, p := range procs {
+		trees[i] = p.Tree()
+	}
+	why := "killed without being asked"
+	if spec.Grace > 0 {
+		k.ask(ctx, procs, trees, spec)
+		why = fmt.Sprintf("still there %s after %s", time.Since(began).Round(time.Millisecond), unix.SignalName(spec.Signal))
+	}
+	held, killed, left := k.kill(context.WithoutCancel(ctx), trees, procs, spec.Deadline)
+	for i := range held {
+		held[i].Why = why
+	}
+	return StopReport{Held: held, Killed: killed, Took: time.Since(began), Left: left}
+}
+
+// Clear kills everything of the tree at once, waits until it is proved gone and removes the empty
+// leaves. It returns who was there; the error says who is there still after 10 s or at the end of ctx.
+// It is also how the rest of a process that ended by itself is cleared away: Clear(ctx, p.Tree()).
+func (k *Keeper) Clear(ctx context.Context, t Tree) ([]Holder, error) {
+	held, _, left := k.kill(ctx, []Tree{t}, nil, proofDeadline)
+	if len(left) > 0 {
+		return held, &LeftError{Left: left}
+	}
+	return held, nil
+}
+
+// LeftError says who is there still although everything was done to end them.
+type LeftError struct{ Left []Holder }
+
+func (e *LeftError) Error() string {
+	who := make([]string, len(e.Left))
+	for i, h := range e.Left {
+		who[i] = h.String()
+	}
+	return "clear processes: still there: " + strings.Join(who, ", ")
+}
+
+// String says "pid 4711 python3 (in its session)".
+func (h Holder) String() string {
+	s := fmt.Sprintf("pid %d %s", h.PID, h.Name)
+	if h.Why != "" {
+		s += " (" + h.Why + ")"
+	}
+	return s
+}
+
+// ask sends the stop signal and waits until everything is gone, the grace is over or ctx ends.
+func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec StopSpec) {
+	k.wake(procs, trees)
+	for _, p := range procs {
+		_ = p.Signal(spec.Signal) // who is gone needs none; who cannot be reached will be in Held
+	}
+	ctx, cancel := context.WithTimeout(ctx, spec.Grace)
+	defer cancel()
+	ended := make(chan struct{}, 1)
+	for _, p := range procs {
+		go func() {
+			select {
+			case <-p.done:
+				select {
+				case ended <- struct{}{}:
+				default:
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	asked := map[Ident]bool{}
+	for {
+		alone, mains := orphaned(procs, trees)
+		rest := 0
+		began := time.Now()
+		if len(alone) > 0 {
+			rest = k.askRest(alone, asked, spec.Signal)
+		}
+		if mains == 0 && rest == 0 {
+			return
+		}
+		// Looking may cost no more than a tenth of one CPU.
+		poll := max(20*time.Millisecond, 10*time.Since(began))
+		if rest == 0 {
+			poll = spec.Grace
+		}
+		timer := time.NewTimer(poll)
+		select {
+		case <-ended:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// orphaned returns the trees whose main process has gone, and how many main processes live.
+func orphaned(procs []*Process, trees []Tree) (alone []Tree, living int) {
+	for i, p := range procs {
+		select {
+		case <-p.done:
+			alone = append(alone, trees[i])
+		default:
+			living++
+		}
+	}
+	return alone, living
+}
+
+// wake continues what is stopped, so that it can hear, and writes down in the trees who is below the
+// main processes now: once those are gone, nothing else may say so. The main processes get SIGCONT in
+// any case.
+func (k *Keeper) wake(procs []*Process, trees []Tree) {
+	s := k.look()
+	for i := range trees {
+		for _, h := range s.members(trees[i]) {
+			trees[i].Processes = append(trees[i].Processes, h.Ident)
+			if state := s.all[h.PID].State; state == 'T' || state == 't' {
+				_ = signal(h.Ident, unix.SIGCONT)
+			}
+		}
+	}
+	for _, p := range procs {
+		_ = p.Signal(unix.SIGCONT)
+	}
+}
+
+// askRest sends sig once to each member of trees that have lost their main process, and returns how
+// many there are.
+func (k *Keeper) askRest(alone []Tree, asked map[Ident]bool, sig unix.Signal) int {
+	s := k.look()
+	rest := 0
+	for _, t := range alone {
+		for _, h := range s.members(t) {
+			rest++
+			if !asked[h.Ident] {
+				asked[h.Ident] = true
+				_ = signal(h.Ident, sig)
+			}
+		}
+	}
+	return rest
+}
+
+// kill sends SIGKILL to everything of the trees until nothing is left, or the deadline or ctx ends. It
+// returns who was there at first, how many got the signal, and who is left. A look at /proc is no
+// snapshot, so after a kill only two empty looks in a row are the proof.
+func (k *Keeper) kill(ctx context.Context, trees []Tree, mains []*Process, deadline time.Duration) (held []Holder, killed int, left []Holder) {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	hit := map[Ident]error{} // with what became of the last signal
+	empty := 0
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		known := len(hit)
+		var dead []Holder
+		left, dead = k.killOnce(trees, hit)
+		if held == nil {
+			held = slices.Clone(left)
+		}
+		left = append(left, dead...)
+		if _, living := orphaned(mains, trees[:len(mains)]); len(left) == 0 && living == 0 {
+			if empty++; empty == 2 || len(hit) == 0 {
+				break
+			}
+			continue
+		}
+		empty = 0
+		if len(hit) > known {
+			pause = time.Millisecond // it grows while we kill
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return held, len(hit), explain(left, mains, hit)
+		}
+	}
+	for _, t := range trees {
+		if err := removeLeaves(k.cgroup, t.LeafPrefix, time.Second); err != nil {
+			k.log.Warn("cgroup leaf not removed", "leaf", t.LeafPrefix, "err", err)
+		}
+	}
+	return held, len(hit), nil
+}
+
+// killOnce looks once and kills what it sees. It returns who lived, and which dead children of ours
+// have not been collected yet.
+func (k *Keeper) killOnce(trees []Tree, hit map[Ident]error) (living, dead []Holder) {
+	s := k.look()
+	for _, t := range trees {
+		found := s.members(t)
+		if len(found) > 0 {
+			k.killLeaves(t)
+		}
+		for _, h := range found {
+			if !s.all[h.PID].alive() {
+				dead = append(dead, h) // the reaper will have it
+				continue
+			}
+			hit[h.Ident] = k.killOne(h.Ident)
+			living = append(living, h)
+		}
+	}
+	return living, dead
+}
+
+// killLeaves kills the leaves of t that have processes. Empty ones are left, and folders above leaves
+// too: a folder once killed may kill what is born below it.
+func (k *Keeper) killLeaves(t Tree) {
+	for _, folder := range leavesBelow(k.cgroup, t.LeafPrefix) {
+		pids, err := pidsIn(folder)
+		if err != nil || len(pids) == 0 {
+			continue
+		}
+		for _, pid := range pids {
+			k.noteKill(pid)
+		}
+		killLeaf(folder)
+	}
+}
+
+func (k *Keeper) noteKill(pid int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.children[pid]; p != nil {
+		p.note(unix.SIGKILL)
+	}
+}
+
+// killOne sends SIGKILL to that very process; that it has ended meanwhile is no error.
+func (k *Keeper) killOne(id Ident) error {
+	k.mu.Lock()
+	p := k.children[id.PID]
+	k.mu.Unlock()
+	if p != nil && p.id == id {
+		p.note(unix.SIGKILL)
+	}
+	if err := signal(id, unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// explain says of each that is left why it is. A main process whose end nobody has seen is left too.
+func explain(left []Holder, mains []*Process, hit map[Ident]error) []Holder {
+	for _, p := range mains {
+		known := slices.ContainsFunc(left, func(h Holder) bool { return h.Ident == p.id })
+		select {
+		case <-p.done:
+		default:
+			if !known {
+				left = append(left, Holder{Ident: p.id, Session: p.id.PID, Name: p.name, Mark: p.mark})
+			}
+		}
+	}
+	for i, h := range left {
+		left[i].Why = "still there after SIGKILL"
+		if err := hit[h.Ident]; err != nil {
+			left[i].Why = err.Error()
+		}
+	}
+	return left
+}

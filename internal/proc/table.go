@@ -1,0 +1,169 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// entry is one line of /proc/PID/stat, as far as we read it (proc_pid_stat(5)).
+type entry struct {
+	Ident
+	Name    string
+	State   byte
+	Parent  int
+	Session int
+	Threads int
+}
+
+// alive is false for a zombie, unless threads of it run on after its main thread has ended.
+func (e entry) alive() bool {
+	switch e.State {
+	case 'Z', 'X', 'x':
+		return e.Threads > 1
+	default:
+		return true
+	}
+}
+
+// table is one pass over /proc, by pid.
+type table map[int]entry
+
+// readTable reads all processes that can be seen. Those that end meanwhile may be missing.
+func readTable() table {
+	t := table{}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return t
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil && len(names) == 0 {
+		return t
+	}
+	buf := make([]byte, 1024)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if e, err := readEntryInto(pid, buf); err == nil {
+			t[pid] = e
+		}
+	}
+	return t
+}
+
+func readEntry(pid int) (entry, error) { return readEntryInto(pid, make([]byte, 1024)) }
+
+// readEntryInto reads one process; one call of open, read and close each, since a look at a busy
+// machine does it thousands of times. The error wraps os.ErrNotExist when there is no such process.
+func readEntryInto(pid int, buf []byte) (entry, error) {
+	name := "/proc/" + strconv.Itoa(pid) + "/stat"
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return entry{}, &os.PathError{Op: "read", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, buf)
+	if err == unix.ESRCH {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		return entry{}, &os.PathError{Op: "read", Path: name, Err: err}
+	}
+	return parseStat(pid, buf[:n])
+}
+
+// parseStat reads "PID (COMM) STATE PPID PGRP SESSION ...": the name may hold spaces and brackets, so
+// the fields are counted from the last bracket.
+func parseStat(pid int, line []byte) (entry, error) {
+	from, to := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
+	if from < 0 || to < from {
+		return entry{}, fmt.Errorf("read stat of pid %d: no command name in %q", pid, line)
+	}
+	field := bytes.Fields(line[to+1:])
+	const state, parent, session, threads, start = 0, 1, 3, 17, 19
+	if len(field) <= start {
+		return entry{}, fmt.Errorf("read stat of pid %d: %d fields after the name", pid, len(field))
+	}
+	e := entry{Ident: Ident{PID: pid}, Name: string(line[from+1 : to]), State: field[state][0]}
+	var errs [4]error
+	e.Parent, errs[0] = strconv.Atoi(string(field[parent]))
+	e.Session, errs[1] = strconv.Atoi(string(field[session]))
+	e.Threads, errs[2] = strconv.Atoi(string(field[threads]))
+	e.StartTime, errs[3] = strconv.ParseUint(string(field[start]), 10, 64)
+	if err := errors.Join(errs[:]...); err != nil {
+		return entry{}, fmt.Errorf("read stat of pid %d: %w", pid, err)
+	}
+	return e, nil
+}
+
+// owner is the user that a process runs as; false when it has ended.
+func owner(pid int) (uint32, bool) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+strconv.Itoa(pid), &st); err != nil {
+		return 0, false
+	}
+	return st.Uid, true
+}
+
+// legibility says what an environment in /proc is worth. A program may have written over it.
+type legibility int
+
+const (
+	illegible legibility = iota // not readable, empty, or no list of NAME=VALUE
+	legible
+)
+
+// readMark returns the VIGIL_LIFE in the environment of a process, and whether the environment could
+// be read as one at all.
+func readMark(pid int) (string, legibility) {
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil || len(env) == 0 {
+		return "", illegible
+	}
+	says := legible
+	for item := range strings.SplitSeq(strings.TrimRight(string(env), "\x00"), "\x00") {
+		if v, ok := strings.CutPrefix(item, Mark+"="); ok {
+			return v, legible
+		}
+		if strings.IndexByte(item, '=') < 1 {
+			says = illegible
+		}
+	}
+	return "", says
+}
+
+// signal sends sig to that very process. The error is os.ErrProcessDone when it has ended.
+func signal(id Ident, sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	switch err {
+	case nil:
+		defer unix.Close(fd)
+	case unix.ESRCH:
+		return os.ErrProcessDone
+	}
+	// With the descriptor held, a matching start time proves that it is of that process. Where the
+	// kernel has no such descriptors, the moment between these two lines is left.
+	if e, err := readEntry(id.PID); err != nil || e.StartTime != id.StartTime {
+		return os.ErrProcessDone
+	}
+	if err == nil {
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
+	} else {
+		err = unix.Kill(id.PID, sig)
+	}
+	if err == unix.ESRCH {
+		return os.ErrProcessDone
+	}
+	if err != nil {
+		return fmt.Errorf("send %s to pid %d: %w", unix.SignalName(sig), id.PID, err)
+	}
+	return nil
+}

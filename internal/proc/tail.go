@@ -1,0 +1,39 @@
+package proc
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+)
+
+// tailBytes bounds what Tail reads from the end of a file.
+const tailBytes = 64 << 10
+
+// Tail returns the last n lines of a file, without line ends. It reads at most the last 64 KiB, so a
+// very long line comes cut at its beginning; a last line without a line end counts, and what is no
+// UTF-8 is replaced by U+FFFD. A file that cannot be read has no lines.
+func Tail(path string, n int) []string {
+	if n <= 0 {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	text, err := io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-tailBytes), tailBytes))
+	if err != nil || len(text) == 0 {
+		return nil
+	}
+	text = bytes.TrimSuffix(text, []byte("\n"))
+	lines := strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSuffix(line, "\r")
+	}
+	return lines[max(0, len(lines)-n):]
+}
