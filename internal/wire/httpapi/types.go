@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"errors"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/role"
+)
+
+// ErrConflict says that what was asked for cannot be begun in the state that things are in: 409. Wrap
+// it with why.
+var ErrConflict = errors.New("not now")
+
+// Job is the job as a whole.
+type Job struct {
+	Name              string     `json:"name" doc:"The job's name, from the job file." example:"tiny-rl"`
+	UID               string     `json:"uid" doc:"This run of the job: NAME-8hex." example:"tiny-rl-1f0c93ab"`
+	State             string     `json:"state" doc:"What the job is doing." enum:"starting,running,repairing,stopping,ended"`
+	Why               string     `json:"why" doc:"Why it is in that state; may be empty."`
+	LeadRole          role.Name  `json:"lead_role" doc:"The role whose step is the job's."`
+	CurrentStep       int64      `json:"current_step" doc:"The lead role's step."`
+	HealthCheck       bool       `json:"health_check" doc:"Whether failures are repaired; without, any failure stops the job."`
+	GlobalRestarts    int        `json:"global_restarts" doc:"How many global restarts were spent."`
+	MaxGlobalRestarts int        `json:"max_global_restarts" doc:"How many may be spent."`
+	Started           time.Time  `json:"started" doc:"When this run began."`
+	Ended             *time.Time `json:"ended" doc:"When it ended; null while it runs." nullable:"true"`
+	ExitCode          *int       `json:"exit_code" doc:"The controller's exit code, once it is settled; else null." nullable:"true"`
+	PID               int        `json:"pid" doc:"The controller's process."`
+	Epoch             uint64     `json:"epoch" doc:"Raised at each start of a controller on this run."`
+	Version           string     `json:"version" doc:"The controller's version."`
+	Obligations       []string   `json:"obligations" nullable:"false" doc:"What could not be cleaned up yet and is tried again."`
+}
+
+// Role is one role: seed 2's health record first, then where it stands.
+type Role struct {
+	Name          role.Name  `json:"name" doc:"The role's name." example:"critic"`
+	Healthy       bool       `json:"healthy" doc:"No failure of it is open."`
+	Error         *string    `json:"error" doc:"The failure that is open, in words; null when healthy." nullable:"true"`
+	LastHeartbeat time.Time  `json:"last_heartbeat" doc:"When it last spoke; before its first word, when it began."`
+	CurrentStep   int64      `json:"current_step" doc:"The least step over the ranks that have spoken in this life; before that, the step it was given."`
+	TaskRunning   bool       `json:"task_running" doc:"Its workers run."`
+	RestartCount  int        `json:"restart_count" doc:"In-place restarts spent; a global restart forgives them."`
+	Incarnation   int        `json:"incarnation" doc:"Which life of the role this is, from 1; 0 before the first."`
+	State         role.State `json:"state" doc:"What the role is doing." enum:"pending,starting,running,repairing,back_off,stopped,finished,failed"`
+	Why           string     `json:"why" doc:"Why it is in that state; may be empty."`
+	Workers       []Worker   `json:"workers" nullable:"false" doc:"By rank."`
+}
+
+// Worker is one worker as its role shows it.
+type Worker struct {
+	Rank                int              `json:"rank" doc:"From 0."`
+	PID                 int              `json:"pid" doc:"Its process; 0 when there is none."`
+	Step                *int64           `json:"step" doc:"Its newest step in this life; null before it has told one." nullable:"true"`
+	Life                string           `json:"life" doc:"UID/ROLE/INC/RANK/ATTEMPT." example:"tiny-rl-1f0c93ab/critic/1/0/1"`
+	State               role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,down,finished"`
+	HeartbeatAgeSeconds *float64         `json:"heartbeat_age_seconds" doc:"Since it last spoke in this life, in seconds; null before." nullable:"true"`
+}
+
+// Peer is one worker as others reach it.
+type Peer struct {
+	Rank    int              `json:"rank" doc:"From 0."`
+	Address string           `json:"address" doc:"The host that its ports are on." example:"127.0.0.1"`
+	Ports   map[string]int   `json:"ports" doc:"Its leased ports by name."`
+	State   role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,down,finished"`
+	Life    string           `json:"life" doc:"UID/ROLE/INC/RANK/ATTEMPT."`
+}
+
+// Incident is one failure with everything that followed. Times that were not reached are null.
+type Incident struct {
+	ID          string        `json:"id" doc:"Names the incident within the run." example:"7"`
+	Role        role.Name     `json:"role" doc:"Who failed."`
+	Rank        int           `json:"rank" doc:"Which worker failed; -1 for the whole role."`
+	Incarnation int           `json:"incarnation" doc:"The life that failed."`
+	Cause       role.Cause    `json:"cause" doc:"What kind of failure it was." enum:"reported,exited,silent,unreachable,no_start,not_ready,stuck,hardware,preempted,port_taken,operator,unrepaired"`
+	Detail      string        `json:"detail" doc:"The failure in words."`
+	Log         string        `json:"log,omitempty" doc:"Path of the log that tells more."`
+	Action      role.Action   `json:"action,omitempty" doc:"What was decided." enum:"ignore,in_place,global,stop"`
+	Rule        string        `json:"rule,omitempty" doc:"The policy line that settled it." example:"role_can_stay"`
+	Why         string        `json:"why,omitempty" doc:"The decision in words."`
+	Roles       []role.Name   `json:"roles" nullable:"false" doc:"The roles that the decision touches."`
+	Open        bool          `json:"open" doc:"Not over yet."`
+	Detected    time.Time     `json:"detected" doc:"When the failure was found."`
+	Decided     *time.Time    `json:"decided" nullable:"true" doc:"When the decision was taken."`
+	Stopped     *time.Time    `json:"stopped" nullable:"true" doc:"When the old life had been stopped."`
+	Clean       *time.Time    `json:"clean" nullable:"true" doc:"When nothing of it was left (proved)."`
+	Started     *time.Time    `json:"started" nullable:"true" doc:"When the new workers ran."`
+	FirstStep   *time.Time    `json:"first_step" nullable:"true" doc:"When the new life first spoke."`
+	Held        []string      `json:"held,omitempty" nullable:"false" doc:"Who held on when it was stopped."`
+	Error       string        `json:"error,omitempty" doc:"Why the repair did not succeed."`
+	Events      []event.Event `json:"events,omitempty" nullable:"false" doc:"What happened, oldest first; only where one incident is asked for."`
+}
+
+// PlacementGroup is the resources reserved for one role, or for several that share them.
+type PlacementGroup struct {
+	Name     string      `json:"name" doc:"The group's name; that of its role unless it is shared."`
+	Roles    []role.Name `json:"roles" nullable:"false" doc:"Who uses it."`
+	Strategy string      `json:"strategy" doc:"How its bundles are spread over nodes." enum:"PACK,SPREAD,STRICT_PACK,STRICT_SPREAD"`
+	State    string      `json:"state" doc:"Where it stands." enum:"PENDING,RESERVED,PARTIAL,INFEASIBLE,RELEASED"`
+	Why      string      `json:"why,omitempty" doc:"What is lacking."`
+	Live     int         `json:"live" doc:"Bundles whose node and devices are well."`
+	Needed   int         `json:"needed" doc:"Bundles that it should have."`
+	Bundles  []Bundle    `json:"bundles" nullable:"false" doc:"By rank."`
+}
+
+// Bundle is one worker's share.
+type Bundle struct {
+	Rank    int      `json:"rank" doc:"The rank that it serves, of each of the group's roles."`
+	Node    string   `json:"node" doc:"Where it lies; empty while it is not placed."`
+	Devices []string `json:"devices" nullable:"false" doc:"Its devices, in order."`
+	CPUs    float64  `json:"cpus" doc:"CPUs reserved."`
+	Memory  int64    `json:"memory" doc:"Bytes reserved."`
+	Well    bool     `json:"well" doc:"It is placed, and its node and devices are well."`
+}
+
+// Policy is what is in force, line by line.
+type Policy struct {
+	Settings []Setting `json:"settings" nullable:"false" doc:"Every setting that decides about restarts."`
+}
+
+// Setting is one line of the policy and where it came from.
+type Setting struct {
+	Role   role.Name `json:"role,omitempty" doc:"Whose setting it is; absent for the whole job's."`
+	Name   string    `json:"name" doc:"What is set, by its name in the job file or its flag." example:"restart.escalate_at"`
+	Value  string    `json:"value" doc:"What it is set to, as it would be written in the job file." example:"3"`
+	Source string    `json:"source" doc:"Where it came from." enum:"default,job,environment,flag"`
+}
+
+// Operation answers a request that goes on after the answer.
+type Operation struct {
+	Operation string `json:"operation" doc:"Names the operation in the events that it brings forth."`
+}
+
+// RoleList answers /api/v1/roles.
+type RoleList struct {
+	Roles []Role `json:"roles" nullable:"false" doc:"In the order of the job file."`
+}
+
+// PeerList answers /api/v1/roles/{role}/workers.
+type PeerList struct {
+	Workers []Peer `json:"workers" nullable:"false" doc:"By rank."`
+}
+
+// IncidentList answers /api/v1/incidents.
+type IncidentList struct {
+	Incidents []Incident `json:"incidents" nullable:"false" doc:"Newest first."`
+}
+
+// GroupList answers /api/v1/placement_groups.
+type GroupList struct {
+	Groups []PlacementGroup `json:"placement_groups" nullable:"false" doc:"By name."`
+}
+
+// EventList answers /api/v1/events as JSON.
+type EventList struct {
+	Events []event.Event `json:"events" nullable:"false" doc:"Oldest first."`
+	Next   uint64        `json:"next" doc:"The cursor for what comes after these."`
+	Missed uint64        `json:"missed" doc:"How many events after the cursor are no longer kept."`
+}

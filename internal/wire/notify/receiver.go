@@ -1,0 +1,133 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// receiveBuffer is asked of the kernel, in bytes. It is a wish; the queue also has a length of its own.
+const receiveBuffer = 1 << 20
+
+// drainMost is more datagrams than the queue of a socket can hold.
+const drainMost = 4096
+
+// Receiver is the service's end of one worker life's notify socket.
+type Receiver struct {
+	path   string
+	conn   *net.UnixConn
+	handle func([]Word)
+	odd    func(error)
+
+	reading sync.Mutex // held from taking a datagram out of the socket until it has been handled
+	buf     []byte
+	junk    atomic.Uint64
+	done    chan struct{}
+	closing sync.Once
+}
+
+// Listen binds a notify socket at path, mode 0600, and hands the words of each datagram to handle, in
+// the order in which they were sent and never two at a time. odd is called with the first junk only;
+// it may be nil. Both must return quickly, for nobody reads the socket meanwhile: its queue is short.
+func Listen(path string, handle func([]Word), odd func(error)) (*Receiver, error) {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("bind notify socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		conn.Close()
+		os.Remove(path)
+		return nil, fmt.Errorf("protect notify socket: %w", err)
+	}
+	// Best effort: the kernel's default works too.
+	_ = conn.SetReadBuffer(receiveBuffer)
+	r := &Receiver{
+		path: path, conn: conn, handle: handle, odd: odd,
+		buf: make([]byte, MaxDatagram+1), done: make(chan struct{}),
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		conn.Close()
+		os.Remove(path)
+		return nil, fmt.Errorf("read notify socket: %w", err)
+	}
+	go func() {
+		defer close(r.done)
+		// Ends when the socket is closed, or when it cannot be read any more.
+		_ = raw.Read(func(fd uintptr) bool {
+			for {
+				if o := r.takeOne(int(fd)); o != taken {
+					return o == ended
+				}
+			}
+		})
+	}()
+	return r, nil
+}
+
+// Junk says how many datagrams held something that was not understood.
+func (r *Receiver) Junk() uint64 { return r.junk.Load() }
+
+// Drain handles what lies in the socket now, and returns when it has been handled. Called after the
+// worker's death it makes sure that its last words count. What a child of it goes on saying cannot hold
+// Drain up.
+func (r *Receiver) Drain() {
+	raw, err := r.conn.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for range drainMost {
+			if r.takeOne(int(fd)) != taken {
+				return
+			}
+		}
+	})
+}
+
+// Close stops reading, removes the socket and returns when no handler runs any more. It must not be
+// called from a handler.
+func (r *Receiver) Close() {
+	r.closing.Do(func() {
+		r.conn.Close()
+		os.Remove(r.path)
+	})
+	<-r.done
+}
+
+// outcome is what became of an attempt to read a datagram.
+type outcome int
+
+const (
+	taken outcome = iota
+	empty         // nothing lies in the socket
+	ended         // it cannot be read any more
+)
+
+// takeOne reads one datagram and handles it, if one is there.
+func (r *Receiver) takeOne(fd int) outcome {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	n, _, err := unix.Recvfrom(fd, r.buf, unix.MSG_DONTWAIT)
+	switch {
+	case errors.Is(err, unix.EINTR):
+		return taken // nothing was, but something may be there
+	case errors.Is(err, unix.EAGAIN):
+		return empty
+	case err != nil:
+		return ended
+	}
+	words, err := Parse(r.buf[:n])
+	if len(words) > 0 {
+		r.handle(words)
+	}
+	if err != nil && r.junk.Add(1) == 1 && r.odd != nil {
+		r.odd(err)
+	}
+	return taken
+}

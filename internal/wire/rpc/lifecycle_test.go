@@ -1,0 +1,452 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"vigil/api"
+)
+
+// TestMain lets the test binary be a controller or a service, to be killed by a test.
+func TestMain(m *testing.M) {
+	switch os.Getenv("RPC_TEST_BE") {
+	case "controller":
+		beController()
+	case "service":
+		beService()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func beController() {
+	l, err := ListenUnix(os.Getenv("RPC_TEST_SOCKET"))
+	if err != nil {
+		panic(err)
+	}
+	h := NewHub(HubOptions{JobUID: testJob, Token: testToken, Epoch: 1, Ears: newRecorder()})
+	os.Stdout.WriteString("up\n")
+	panic(h.Serve(l))
+}
+
+func beService() {
+	socket := os.Getenv("RPC_TEST_SOCKET")
+	listener, err := ListenRandom(filepath.Dir(socket), "critic/0")
+	if err != nil {
+		panic(err)
+	}
+	l, err := NewLink(LinkOptions{
+		Controller: "unix://" + socket, JobUID: testJob, ID: critic, Incarnation: 1, Token: testToken, Listener: listener,
+		Orders: func(context.Context, *api.ToService) *api.Answer { return nil },
+	})
+	if err != nil {
+		panic(err)
+	}
+	if err := l.Register(context.Background()); err != nil {
+		panic(err)
+	}
+	os.Stdout.WriteString("up\n")
+	panic(l.Run(context.Background()))
+}
+
+// start runs the test binary as another process and waits until it is up.
+func start(t *testing.T, be, socket string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "RPC_TEST_BE="+be, "RPC_TEST_SOCKET="+socket)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+		t.Fatalf("%s did not come up: %q, %v", be, line, err)
+	}
+	return cmd
+}
+
+// shows: D11 D20
+func TestAKilledServiceIsKnownDeadInUnderASecondAndToldOnce(t *testing.T) {
+	h := startHub(t, "", func(o *HubOptions) { o.PollEvery, o.FastPoll, o.DeadAfter = 0, 0, 0 }) // the defaults
+	cmd := start(t, "service", h.path)
+	if err := h.WaitJoined(t.Context(), critic, cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	cmd.Process.Kill()
+	h.ears.await(t, 1, "lost critic/0 seed=false")
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("known dead after %v", took)
+	}
+	cmd.Wait()
+	if len(h.Registrations()) != 0 {
+		t.Errorf("still registered: %v", h.Registrations())
+	}
+	h.Stop(t.Context())
+	if n := h.ears.count("lost"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+}
+
+// shows: D11
+func TestAServiceThatHangsIsSuspectedAndThenDeadAndMayComeBack(t *testing.T) {
+	h := startHub(t, "", func(o *HubOptions) {
+		o.PollEvery, o.FastPoll, o.DeadAfter = 50*time.Millisecond, 20*time.Millisecond, time.Second
+	})
+	cmd := start(t, "service", h.path)
+	h.ears.await(t, 1, "joined")
+	begin := time.Now()
+	cmd.Process.Signal(syscall.SIGSTOP)
+	h.ears.await(t, 1, "lost critic/0 seed=false")
+	if took := time.Since(begin); took < 900*time.Millisecond {
+		t.Errorf("dead after %v of silence, the limit is 1 s", took)
+	}
+	if h.ears.count("suspected") == 0 {
+		t.Error("dead without suspicion")
+	}
+	if h.ears.count("lost") != 1 {
+		t.Errorf("told %d times", h.ears.count("lost"))
+	}
+	cmd.Process.Signal(syscall.SIGCONT)
+	h.ears.await(t, 2, "joined")
+}
+
+// shows: D14
+func TestAKilledControllerIsNoticedAndTheServiceGoesOnForItsGraceOnly(t *testing.T) {
+	for _, grace := range []time.Duration{0, 700 * time.Millisecond} {
+		t.Run(grace.String(), func(t *testing.T) {
+			socket := filepath.Join(folder(t), "c.sock")
+			cmd := start(t, "controller", socket)
+			var lost atomic.Int32
+			l := startLink(t, "unix://"+socket, func(o *LinkOptions) {
+				o.Grace = grace
+				o.PollEvery, o.FastPoll, o.DeadAfter = 0, 0, 0 // the defaults
+				o.OnControllerLost = func() { lost.Add(1) }
+			})
+			eventually(t, "an answered poll", func() bool { return l.beats.GetState().String() == "READY" })
+			begin := time.Now()
+			cmd.Process.Kill()
+			err := l.awaitEnd(t)
+			took := time.Since(begin)
+			if !errors.Is(err, ErrControllerLost) || lost.Load() != 1 {
+				t.Errorf("Run ended with %v, the callback was called %d times", err, lost.Load())
+			}
+			if took > grace+time.Second {
+				t.Errorf("it took %v, the grace is %v", took, grace)
+			}
+			if err := l.Unregister(t.Context()); err != nil {
+				t.Errorf("unregister from a dead controller: %v", err)
+			}
+		})
+	}
+}
+
+// shows: D14 D15
+func TestTheLeaseCountsFromTheLastAnswerAndNeedsNoCallback(t *testing.T) {
+	p := startPeer(t, &peerServer{})
+	l := startLink(t, p.target(), func(o *LinkOptions) { o.Grace = 500 * time.Millisecond })
+	eventually(t, "polls", func() bool { return p.polls() > 2 })
+	begin := time.Now()
+	p.server.Stop()
+	if err := l.awaitEnd(t); !errors.Is(err, ErrControllerLost) {
+		t.Errorf("Run ended with %v", err)
+	}
+	if took := time.Since(begin); took < 300*time.Millisecond {
+		t.Errorf("it ended after %v of a grace of 500 ms", took)
+	}
+}
+
+// shows: D5 D16
+func TestAStopOfTheControllerWakesEverybodyAndHangsNowhere(t *testing.T) {
+	best := time.Hour
+	for range 5 { // the machine may be busy: the best of five counts
+		h := startHub(t, "", func(o *HubOptions) { o.PollEvery = time.Hour })
+		var noticed atomic.Int32
+		l := startLink(t, h.target(), func(o *LinkOptions) {
+			o.PollEvery = time.Hour
+			o.OnStopNotice = func() { noticed.Add(1) }
+			o.OnControllerLost = func() { t.Error("a normal stop was taken for a loss") }
+		})
+		h.ears.await(t, 1, "joined")
+		begin := time.Now()
+		h.Stop(t.Context())
+		if err := l.awaitEnd(t); !errors.Is(err, ErrControllerStopped) || noticed.Load() != 1 {
+			t.Fatalf("Run ended with %v after %d notices", err, noticed.Load())
+		}
+		best = min(best, time.Since(begin))
+		if err := <-h.served; err != nil {
+			t.Errorf("serving ended with %v", err)
+		}
+		if _, err := os.Stat(h.path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the socket is still there: %v", err)
+		}
+		if n := h.ears.count("lost"); n != 0 {
+			t.Errorf("%d lost in a normal stop", n)
+		}
+	}
+	if best > 100*time.Millisecond {
+		t.Errorf("a wait of an hour ended %v after the notice", best)
+	}
+}
+
+// shows: D5
+func TestAStopNoticeThatCameBeforeTheWaitEndsIt(t *testing.T) {
+	p := startPeer(t, &peerServer{open: func(api.Sessions_OpenServer) error { return status.Error(codes.Unavailable, "not yet") }})
+	l := &testLink{Link: newLink(t, p.target(), func(o *LinkOptions) { o.PollEvery = time.Hour }), ran: make(chan error, 1)}
+	if err := l.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := beatsOf(t, l.address).NotifyStopPoll(t.Context(), &api.HeartBeatRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	go func() { l.ran <- l.Run(t.Context()) }()
+	if err := l.awaitEnd(t); !errors.Is(err, ErrControllerStopped) {
+		t.Errorf("Run ended with %v", err)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("Run after a notice took %v", took)
+	}
+}
+
+func TestAStopNoticeOfAServiceConcernsItsSenderOnly(t *testing.T) {
+	h := startHub(t, "", nil)
+	for _, id := range []string{"critic/0", "critic/1"} {
+		p := startPeer(t, &peerServer{})
+		c := beatsOf(t, h.target())
+		s := sender(id, 100, 1)
+		if _, err := c.RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: p.target(), Sender: s}); err != nil {
+			t.Fatal(err)
+		}
+		if id == "critic/0" {
+			if _, err := c.NotifyStopPoll(t.Context(), &api.HeartBeatRequest{Sender: s}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.server.Stop()
+	}
+	h.ears.await(t, 1, "lost critic/1")
+	if n := h.ears.count("lost critic/0"); n != 0 {
+		t.Error("one who said that it stops was taken for dead")
+	}
+}
+
+// shows: D18
+func TestUnavailableAloneIsRetriedFourTimesInAll(t *testing.T) {
+	want := `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":4,"initialBackoff":"1s","maxBackoff":"5s",` +
+		`"backoffMultiplier":2.0,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+	if got := defaultRetry.serviceConfig(); got != want {
+		t.Errorf("the policy is\n%s\nwant\n%s", got, want)
+	}
+	if all := (1 + 2 + 4) * time.Second * 12 / 10; callDeadline <= all {
+		t.Errorf("the deadline %v cuts off the attempts, whose waits are up to %v", callDeadline, all)
+	}
+	for code, attempts := range map[codes.Code]int{codes.Unavailable: 4, codes.Internal: 1, codes.DeadlineExceeded: 1} {
+		p := startPeer(t, &peerServer{isBeat: func(context.Context, int) error { return status.Error(code, "no") }})
+		conn, err := dial(p.target(), retryPolicy{time.Millisecond * 10, 50 * time.Millisecond}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = api.NewHeartBeatClient(conn).IsBeat(t.Context(), &api.HeartBeatRequest{})
+		conn.Close()
+		wantCode(t, "the call", err, code)
+		if p.polls() != attempts {
+			t.Errorf("%v: %d attempts, want %d", code, p.polls(), attempts)
+		}
+	}
+}
+
+// shows: D19
+func TestAnOutageThatTheRetriesOutlastIsNoDeath(t *testing.T) {
+	h := startHub(t, "", func(o *HubOptions) {
+		o.retry = retryPolicy{initial: 20 * time.Millisecond, max: 100 * time.Millisecond}
+		o.PollEvery = 5 * time.Second
+	})
+	p := startPeer(t, &peerServer{isBeat: func(_ context.Context, n int) error {
+		if n <= 3 {
+			return status.Error(codes.Unavailable, "a moment")
+		}
+		return nil
+	}})
+	if _, err := beatsOf(t, h.target()).RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: p.target(), Sender: sender("critic/0", 5, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the fourth attempt", func() bool { return p.polls() >= 4 })
+	h.Stop(t.Context())
+	if got := h.ears.all(); len(got) != 0 {
+		t.Errorf("heard %v", got)
+	}
+}
+
+// shows: D20
+func TestACallToAnAbsentPeerReturnsSoon(t *testing.T) {
+	h := startHub(t, "", func(o *HubOptions) { o.PollEvery, o.FastPoll, o.DeadAfter = 0, 0, 0 })
+	dir := folder(t)
+	refuses := filepath.Join(dir, "refuses.sock")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: refuses}); err != nil { // bound, and nobody listens
+		t.Fatal(err)
+	}
+	for i, path := range []string{refuses, filepath.Join(dir, "missing.sock")} {
+		s := sender("critic/0", 5, uint64(i+1))
+		begin := time.Now()
+		if _, err := beatsOf(t, h.target()).RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: "unix://" + path, Sender: s}); err != nil {
+			t.Fatal(err)
+		}
+		h.ears.await(t, i+1, "lost critic/0")
+		if err := newLink(t, "unix://"+path, nil).Register(t.Context()); err == nil {
+			t.Error("registered with nobody")
+		}
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("%s: it took %v", path, took)
+		}
+	}
+}
+
+func TestASeedClientIsPolledMournedAndToldOfTheEnd(t *testing.T) {
+	h := startHub(t, "", nil)
+	c := beatsOf(t, h.target())
+	var peers []*peerServer
+	for range 3 {
+		p := startPeer(t, &peerServer{})
+		peers = append(peers, p)
+		for range 2 { // it is idempotent
+			reply, err := c.RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: p.target()})
+			if err != nil || reply.Session != "" {
+				t.Fatalf("%v, %v", reply, err)
+			}
+		}
+		h.ears.await(t, 1, "joined "+p.target())
+		eventually(t, "polls", func() bool { return p.polls() > 2 })
+		if first := p.firstPoll(); first.Sender != nil {
+			t.Errorf("a seed client is told %v", first)
+		}
+	}
+	if _, err := c.IsBeat(t.Context(), &api.HeartBeatRequest{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.NotifyStopPoll(t.Context(), &api.HeartBeatRequest{}); err != nil {
+		t.Error(err)
+	}
+	peers[0].server.Stop()
+	h.ears.await(t, 1, "lost "+peers[0].target()+" seed=true")
+	if _, err := c.UnregisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: peers[1].target()}); err != nil {
+		t.Error(err)
+	}
+	h.ears.await(t, 1, "left "+peers[1].target())
+	if got := h.Registrations(); len(got) != 1 || !got[0].Seed || got[0].Address != peers[2].target() {
+		t.Errorf("registered are %v", got)
+	}
+	h.Stop(t.Context())
+	if peers[2].noticed() != 1 || peers[1].noticed() != 0 {
+		t.Errorf("%d and %d stop notices", peers[2].noticed(), peers[1].noticed())
+	}
+	if n := h.ears.count("lost"); n != 1 {
+		t.Errorf("%d lost", n)
+	}
+}
+
+func TestASeedClientCannotTakeAServiceOut(t *testing.T) {
+	h := startHub(t, "", nil)
+	l := startLink(t, h.target(), nil)
+	c := beatsOf(t, h.target())
+	_, err := c.UnregisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: l.address})
+	wantCode(t, "unregister a service without a sender", err, codes.PermissionDenied)
+	_, err = c.RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: l.address})
+	wantCode(t, "register a service's address", err, codes.AlreadyExists)
+}
+
+// shows: D22
+func TestASocketIsNewAndPrivateOrRefused(t *testing.T) {
+	dir := folder(t)
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	var names []string
+	for range 10 {
+		l, err := ListenRandom(dir, "actor/0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		info, err := os.Stat(l.Addr().String())
+		if err != nil || info.Mode() != fs.ModeSocket|0o600 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		names = append(names, l.Addr().String())
+	}
+	slices.Sort(names)
+	if len(slices.Compact(names)) != 10 {
+		t.Errorf("names are not random: %v", names)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		names[0]:                           "file already exists",
+		file:                               "file already exists",
+		filepath.Join(dir, "no/a"):         "no such file or directory",
+		file + "/a":                        "is not a folder",
+		"/tmp/" + strings.Repeat("x", 103): "a socket path of 108 bytes, the system's limit is 107",
+		"relative.sock":                    "want unix:///PATH",
+	} {
+		l, err := ListenUnix(path)
+		if err == nil {
+			l.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", path, err, want)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "x" {
+		t.Errorf("the file that was in the way holds %q, %v", b, err)
+	}
+}
+
+// shows: D16
+func TestNoGoroutineIsLeftBehind(t *testing.T) {
+	before := runtime.NumGoroutine()
+	h := startHub(t, "", nil)
+	l := startLink(t, h.target(), nil)
+	p := startPeer(t, &peerServer{})
+	c, err := dial(h.target(), noRetry, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.NewHeartBeatClient(c).RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: p.target()}); err != nil {
+		t.Fatal(err)
+	}
+	h.ears.await(t, 2, "joined")
+	c.Close()
+	h.Stop(t.Context())
+	l.awaitEnd(t)
+	l.Close(t.Context())
+	p.server.Stop()
+	eventually(t, "as few goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
+}

@@ -1,0 +1,134 @@
+// Package rpc is the wire between controller and services: gRPC, over Unix sockets on one machine.
+//
+// The controller runs a Hub, each service a Link. Both answer IsBeat and NotifyStopPoll of
+// api/heart_beat.proto and both poll the other, each on a channel of its own, so that either notices
+// the death of the other. A service registers, and then opens one session (api/vigil.proto): a stream
+// on which its words go up (heartbeats in batches, failures at once) and orders come down.
+//
+// The order of a life: NewLink, Register, Run, Unregister, Close on the service; NewHub, Serve, Stop on
+// the controller. What the Hub hears it hands to its Ears; what it makes of a peer's silence is judged
+// by the watch, which is pure.
+//
+// A peer that sends no Sender is a seed client: it knows the four calls and worker_address only. It is
+// accepted on Unix sockets, whose mode 0600 says who may connect.
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"vigil/internal/role"
+)
+
+// ServiceID names a service: the role whose workers it runs, and its index among the role's services.
+type ServiceID struct {
+	Role  role.Name
+	Index int
+}
+
+// String returns ROLE/INDEX, such as "critic/0".
+func (id ServiceID) String() string { return string(id.Role) + "/" + strconv.Itoa(id.Index) }
+
+// ParseServiceID reads what ServiceID.String wrote.
+func ParseServiceID(s string) (ServiceID, error) {
+	name, index, found := strings.Cut(s, "/")
+	if !found {
+		return ServiceID{}, fmt.Errorf("service %q: want ROLE/INDEX", s)
+	}
+	r, err := role.ParseName(name)
+	if err != nil {
+		return ServiceID{}, fmt.Errorf("service %q: %w", s, err)
+	}
+	n, err := strconv.ParseUint(index, 10, 31)
+	if err != nil {
+		return ServiceID{}, fmt.Errorf("service %q: index %q: want a number", s, index)
+	}
+	return ServiceID{Role: r, Index: int(n)}, nil
+}
+
+// Registration is what a service has said of itself when it registered.
+type Registration struct {
+	ID          ServiceID // zero for a seed client
+	Address     string    // gRPC target of its own server, such as unix:///run/vigil/x.sock
+	HTTPAddress string    // HOST:PORT; may be empty
+	Node        string
+	Session     string // names the registration; its session stream opens with it
+	PID         int    // 0 for a seed client
+	Incarnation int    // of the role when the service was started
+	Seed        bool   // a client that knows the four calls of the seed only
+}
+
+// Name returns the service's id, or for a seed client its address.
+func (r Registration) Name() string {
+	if r.Seed {
+		return r.Address
+	}
+	return r.ID.String()
+}
+
+// WorkerState is what a service says of one of its workers.
+type WorkerState struct {
+	Life   role.Life
+	PID    int
+	State  role.WorkerState
+	Exit   *role.Exit // when State is finished or down and the worker has run
+	Status string     // in the worker's own words; may be empty
+}
+
+// Ears hears what services say. The methods return quickly and may be called from many goroutines; what
+// one session says arrives in order. They may call the Hub.
+type Ears interface {
+	// Joined says that a session stream is open and its Hello was read; Worker follows for each worker
+	// of the Hello. It is told again when a broken stream was reopened. A seed client, which has no
+	// session, joins by registering.
+	Joined(Registration)
+	// Left says that a service has unregistered: not a failure.
+	Left(Registration)
+	// Suspected says that a poll was missed, once per silence. The text says how.
+	Suspected(Registration, string)
+	// Lost says that a service is dead: once per registration, DeadAfter after its last answer, or at
+	// once when its Unix socket refuses. The text says what the verdict rests on. A service that was
+	// only cut off may register, and join, again.
+	Lost(Registration, string)
+	// Beat hands on a worker's word that it gets on; at is when it was said.
+	Beat(life role.Life, step int64, hasStep bool, at time.Time)
+	// Failed hands on a failure that a service reports.
+	Failed(role.Failure, ServiceID)
+	// Worker hands on what a worker is doing.
+	Worker(ServiceID, WorkerState)
+	// Checkpoint says that a worker has saved its work of a step completely.
+	Checkpoint(life role.Life, step int64, at time.Time)
+}
+
+// OrderError says that a service has answered an order with an error.
+type OrderError struct {
+	Service ServiceID
+	Order   string   // such as "stop"
+	Text    string   // the service's words
+	Held    []string // for stop: who held on, "rank 2 pid 4711 python3"
+}
+
+// Error says which order was not carried out, by whom and why.
+func (e *OrderError) Error() string {
+	s := fmt.Sprintf("order %s to %s: %s", e.Order, e.Service, e.Text)
+	if len(e.Held) > 0 {
+		s += " (held by " + strings.Join(e.Held, ", ") + ")"
+	}
+	return s
+}
+
+var (
+	// ErrNoSession is wrapped by Hub.Call when the service has no open session, or lost it before it
+	// answered.
+	ErrNoSession = errors.New("no open session")
+	// ErrControllerLost is wrapped by Link.Run when the controller has been lost for the grace.
+	ErrControllerLost = errors.New("controller lost")
+	// ErrControllerStopped is wrapped by Link.Run when the controller has given notice that it stops.
+	ErrControllerStopped = errors.New("controller stopped")
+	// ErrReplaced is wrapped by Link.Run when the controller has let go of this service: a newer one
+	// has its place, or it was told to end.
+	ErrReplaced = errors.New("controller has let go of this service")
+)
