@@ -1,0 +1,126 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"vigil/internal/role"
+	"vigil/internal/wire/rpc"
+)
+
+// ears remembers what the hub hears.
+type ears struct {
+	mu          sync.Mutex
+	changed     chan struct{}
+	left        int
+	suspected   []string
+	lost        []string
+	failures    []role.Failure
+	states      []rpc.WorkerState
+	beats       []beat
+	checkpoints []int64
+}
+
+type beat struct {
+	life    role.Life
+	step    int64
+	hasStep bool
+}
+
+func (e *ears) note(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *ears) Joined(rpc.Registration) {}
+func (e *ears) Left(rpc.Registration)   { e.note(func() { e.left++ }) }
+func (e *ears) Suspected(_ rpc.Registration, why string) {
+	e.note(func() { e.suspected = append(e.suspected, why) })
+}
+func (e *ears) Lost(_ rpc.Registration, why string) {
+	e.note(func() { e.lost = append(e.lost, why) })
+}
+func (e *ears) Beat(l role.Life, step int64, has bool, _ time.Time) {
+	e.note(func() { e.beats = append(e.beats, beat{l, step, has}) })
+}
+func (e *ears) Failed(f role.Failure, _ rpc.ServiceID) {
+	e.note(func() { e.failures = append(e.failures, f) })
+}
+func (e *ears) Worker(_ rpc.ServiceID, w rpc.WorkerState) {
+	e.note(func() { e.states = append(e.states, w) })
+}
+func (e *ears) Checkpoint(_ role.Life, step int64, _ time.Time) {
+	e.note(func() { e.checkpoints = append(e.checkpoints, step) })
+}
+
+// failed returns the failures heard until now.
+func (e *ears) failed() []role.Failure {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.failures)
+}
+
+// told returns the states heard until now.
+func (e *ears) told() []rpc.WorkerState {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.states)
+}
+
+// troubles returns whatever made the hub doubt the service.
+func (e *ears) troubles() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append(slices.Clone(e.suspected), e.lost...)
+}
+
+// await waits until ok holds.
+func (e *ears) await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		e.mu.Lock()
+		done, changed := ok(), e.changed
+		e.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			t.Fatalf("waited %s for %s; heard failures %+v, states %+v, beats %+v", patience, what, e.failures, e.states, e.beats)
+		}
+	}
+}
+
+func (e *ears) awaitState(t *testing.T, rank int, state role.WorkerState) rpc.WorkerState {
+	t.Helper()
+	var found rpc.WorkerState
+	e.await(t, fmt.Sprintf("rank %d %s", rank, state), func() bool {
+		for _, w := range slices.Backward(e.states) {
+			if w.Life.Rank == rank && w.State == state {
+				found = w
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func (e *ears) awaitFailure(t *testing.T, n int) role.Failure {
+	t.Helper()
+	e.await(t, fmt.Sprintf("failure %d", n), func() bool { return len(e.failures) >= n })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.failures[n-1]
+}

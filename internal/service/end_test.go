@@ -1,0 +1,323 @@
+package service
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vigil/api"
+	"vigil/internal/job"
+	"vigil/internal/role"
+	"vigil/internal/wire/rpc"
+)
+
+// orderly is a worker that writes when its handler has run.
+const orderly = `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done`
+
+// runsOrderly starts two orderly workers and returns their pids.
+func runsOrderly(s *stage) []int {
+	s.t.Helper()
+	s.must(run(1))
+	s.awaitLog(1, 0, "up")
+	s.awaitLog(1, 1, "up")
+	return []int{s.ears.awaitState(s.t, 0, role.WorkerReady).PID, s.ears.awaitState(s.t, 1, role.WorkerReady).PID}
+}
+
+// endedInOrder checks that both workers ran their handlers, and that nothing is left of them or of the
+// service.
+func endedInOrder(s *stage, pids []int) {
+	s.t.Helper()
+	gone(s.t, pids...)
+	for rank := range pids {
+		if got := s.log(1, rank, "stdout"); !strings.HasSuffix(got, "bye\n") {
+			s.t.Errorf("rank %d did not end in order: %q", rank, got)
+		}
+	}
+	left, err := os.ReadDir(s.runtimeDir())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range left {
+		s.t.Errorf("%s is left in the runtime directory", f.Name())
+	}
+}
+
+func TestASignalEndsWorkersInOrderAndTheServiceWithNought(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(orderly))
+	pids := runsOrderly(s)
+	if err := s.service.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.awaitExit(); code != ExitDone {
+		t.Errorf("exit %d, want 0", code)
+	}
+	endedInOrder(s, pids)
+	s.ears.await(t, "the service to take leave", func() bool { return s.ears.left == 1 })
+	if failed, troubles := s.ears.failed(), s.ears.troubles(); len(failed)+len(troubles) > 0 {
+		t.Errorf("an orderly end was told as %q, failures %+v", troubles, failed)
+	}
+}
+
+func TestWorkersThatIgnoreTheSignalAreKilledAfterTheGraceAndNamed(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`trap '' TERM; echo up; while :; do sleep 0.02; done`)
+	r.Stop.Grace = 300 * time.Millisecond
+	s := enter(t, r)
+	pids := runsOrderly(s)
+	if err := s.service.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.awaitExit(); code != ExitDone {
+		t.Errorf("exit %d, want 0", code)
+	}
+	gone(t, pids...)
+	if !strings.Contains(s.said.String(), "rank 1 pid ") {
+		t.Error("nobody says who held on")
+	}
+}
+
+func TestLeaveIsAnsweredBeforeTheServiceEnds(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(orderly))
+	pids := runsOrderly(s)
+	s.must(&api.ToService{Order: &api.ToService_Leave{Leave: &api.Leave{}}})
+	if code := s.awaitExit(); code != ExitDone {
+		t.Errorf("exit %d, want 0", code)
+	}
+	endedInOrder(s, pids)
+}
+
+// shows: D14
+func TestWithoutGraceTheControllersDeathEndsTheServiceInOrderAtOnce(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(orderly))
+	pids := runsOrderly(s)
+	s.door.slam()
+	if code := s.awaitExit(); code != ExitControllerLost {
+		t.Errorf("exit %d, want 75", code)
+	}
+	endedInOrder(s, pids)
+	if said := s.said.String(); !strings.Contains(said, "controller lost") {
+		t.Errorf("nothing says why: %q", said)
+	}
+}
+
+// shows: D14
+func TestWithGraceTheWorkersGoOnWithoutAControllerForThatLong(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, workerOf(orderly))
+	s.grace = 5500 * time.Millisecond // counted from the controller's last answer, at most one poll of 4 s back
+	s.start()
+	s.joined()
+	pids := runsOrderly(s)
+	s.door.slam()
+	eventually(t, "the loss to be noticed", func() bool { return strings.Contains(s.said.String(), "controller lost") })
+	for _, pid := range pids {
+		if err := unix.Kill(pid, 0); err != nil {
+			t.Errorf("a worker was ended before the grace was over: %v", err)
+		}
+	}
+	if code := s.awaitExit(); code != ExitControllerLost {
+		t.Errorf("exit %d, want 75", code)
+	}
+	endedInOrder(s, pids)
+}
+
+// An ordinary user on a machine without cgroup leaves for it, as in most containers.
+func TestAnOrdinaryUserWithoutCgroupsCanServe(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user; the other tests ran as an ordinary one")
+	}
+	s := newStage(t, workerOf(`trap 'echo bye; exit 0' TERM; setsid sleep 1000 & echo up $!; while :; do sleep 0.02; done`))
+	s.asNobody()
+	s.start()
+	s.joined()
+	pids := runsOrderly(s)
+	for rank := range 2 {
+		pids = append(pids, atoi(t, strings.Fields(s.log(1, rank, "stdout"))[1]))
+	}
+	if held := s.must(stop(&api.Stop{})).Held; len(held) > 0 {
+		t.Errorf("held on: %q", held)
+	}
+	gone(t, pids...)
+}
+
+// shows: D21
+func TestAStopThatTakesItsTimeHoldsUpNeitherPollsNorQuestions(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`trap '' TERM; echo up; while :; do sleep 0.02; done`)
+	r.Stop.Grace = 3 * time.Second
+	s := enter(t, r)
+	runsOrderly(s)
+	at := "http://" + s.hub.Registrations()[0].HTTPAddress
+	stopped := make(chan int, 1)
+	go func() {
+		code, _ := request(t, "POST", at+"/critic/stop_service", "")
+		stopped <- code
+	}()
+	eventually(t, "the stop to begin", func() bool {
+		code, _ := request(t, "POST", at+"/critic/heartbeat?step=1", "")
+		return code == http.StatusConflict
+	})
+	if got := s.must(getStep()).Step; got < 1 {
+		t.Errorf("get_step %d while stopping", got)
+	}
+	select {
+	case <-stopped:
+		t.Error("the stop was over before it could hold anything up")
+	default:
+	}
+	if code := <-stopped; code != http.StatusOK {
+		t.Errorf("stop_service %d", code)
+	}
+	if troubles := s.ears.troubles(); len(troubles) > 0 {
+		t.Errorf("the service was doubted meanwhile: %q", troubles)
+	}
+}
+
+func TestAControllerThatStopsByItselfTellsItsServices(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(orderly))
+	pids := runsOrderly(s)
+	s.hub.Stop(t.Context())
+	if code := s.awaitExit(); code != ExitDone {
+		t.Errorf("exit %d, want 0", code)
+	}
+	endedInOrder(s, pids)
+}
+
+// shows: D7
+func TestAFailedRegistrationExitsWithOneAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, workerOf("true"))
+	s.door.slam()
+	s.start()
+	if code := s.awaitExit(); code != ExitFailed {
+		t.Errorf("exit %d, want 1", code)
+	}
+	if said := s.said.String(); !strings.Contains(said, "register critic/0 with the controller at unix://"+s.door.path) {
+		t.Errorf("it does not say why: %q", said)
+	}
+}
+
+func TestAWorkerIsReadyWhenItsProbeSaysSoAndOnlyThen(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		probe job.Probe
+		open  func(t *testing.T, gate string) (port uint32, open func())
+	}{
+		{"http", job.Probe{HTTP: &job.HTTPProbe{Port: "p", Path: "/health"}}, httpGate},
+		{"tcp", job.Probe{TCP: &job.TCPProbe{Port: "p"}}, tcpGate},
+		{"exec", job.Probe{Exec: []string{"test", "-e", "${port.p}"}}, nil},
+		{"notify", job.Probe{Notify: true}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			gate := filepath.Join(dir, "7")
+			port, open := uint32(7), func() { touch(t, gate) }
+			if tt.open != nil {
+				port, open = tt.open(t, gate)
+			}
+			r := workerOf(`echo up; while ! [ -e "$GATE" ]; do sleep 0.02; done; exec "$SELF" READY=1`)
+			r.Env["GATE"], r.Env[playAs] = gate, "say"
+			r.Workdir = dir
+			tt.probe.Period, tt.probe.Timeout = 30*time.Millisecond, 5*time.Second
+			r.Ready = &tt.probe
+			s := enter(t, r)
+			order := runOrder(1)
+			order.Workers = order.Workers[:1]
+			order.Workers[0].Ports = map[string]uint32{"p": port}
+			s.must(&api.ToService{Order: &api.ToService_Run{Run: order}})
+			s.awaitLog(1, 0, "up")
+			isReady := func(w rpc.WorkerState) bool { return w.State == role.WorkerReady }
+			if slices.ContainsFunc(s.ears.told(), isReady) {
+				t.Error("ready before its probe has said so")
+			}
+			open()
+			s.ears.awaitState(t, 0, role.WorkerReady)
+			s.must(stop(&api.Stop{}))
+			n := 0
+			for _, w := range s.ears.told() {
+				if isReady(w) {
+					n++
+				}
+			}
+			if n != 1 {
+				t.Errorf("told ready %d times, want once", n)
+			}
+		})
+	}
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// httpGate answers 503 until it is opened, then a redirect, which is a good answer.
+func httpGate(t *testing.T, _ string) (uint32, func()) {
+	var opened atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !opened.Load() || r.URL.Path != "/health" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		http.Redirect(w, r, "/nowhere", http.StatusFound)
+	}))
+	t.Cleanup(server.Close)
+	return uint32(server.Listener.Addr().(*net.TCPAddr).Port), func() { opened.Store(true) }
+}
+
+// tcpGate has a port that refuses until it is opened.
+func tcpGate(t *testing.T, _ string) (uint32, func()) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	return uint32(l.Addr().(*net.TCPAddr).Port), func() {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+}
+
+func TestAProbeThatHangsEndsWithItsTimeoutAndWithTheLife(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`echo up; exec sleep 1000`)
+	r.Ready = &job.Probe{Exec: []string{"/bin/sh", "-c", "echo $$ >> probes; sleep 1000"}, Period: 10 * time.Millisecond, Timeout: 100 * time.Millisecond}
+	r.Workdir = t.TempDir()
+	s := enter(t, r)
+	s.must(run(1))
+	probes := func() []string {
+		text, err := os.ReadFile(filepath.Join(r.Workdir, "probes"))
+		if err != nil {
+			return nil
+		}
+		return strings.Fields(string(text))
+	}
+	eventually(t, "three probes", func() bool { return len(probes()) >= 3 })
+	s.must(stop(&api.Stop{}))
+	for _, pid := range probes() {
+		gone(t, atoi(t, pid))
+	}
+}

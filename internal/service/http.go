@@ -1,0 +1,97 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"vigil/internal/role"
+	"vigil/internal/wire/roleapi"
+)
+
+// endpoints is the service as its HTTP endpoints see it. It knows one role, and of that the workers of
+// this service.
+type endpoints struct{ s *Service }
+
+var _ roleapi.Roles = endpoints{}
+
+// serveHTTP serves the role's endpoints and those of its lives until the service is closed.
+func (s *Service) serveHTTP(l net.Listener) {
+	server := &http.Server{
+		Handler:           roleapi.Handler(endpoints{s}, l.Addr().String()),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+	s.atEnd(func() { server.Close() })
+	s.running.Go(func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("HTTP endpoints are gone", "err", err)
+		}
+	})
+}
+
+// Known returns the one role of this service.
+func (e endpoints) Known() []role.Name { return []role.Name{e.s.id.Role} }
+
+// Step returns the role's step on this service.
+func (e endpoints) Step(context.Context, role.Name) (int64, error) { return e.s.Step(), nil }
+
+// SetStep sets the role's step on this service.
+func (e endpoints) SetStep(ctx context.Context, _ role.Name, step int64) (bool, error) {
+	return e.s.SetStep(ctx, step)
+}
+
+// StopService ends the workers of this service in order. The service stays, idle.
+func (e endpoints) StopService(ctx context.Context, _ role.Name) error {
+	_, err := e.s.Stop(ctx, 0, stoppedInOrder)
+	return err
+}
+
+// MarkUnhealthy reports the role unhealthy.
+func (e endpoints) MarkUnhealthy(context.Context, role.Name) error {
+	e.s.change(func(out *words) {
+		out.failure(role.Failure{
+			Life:  role.Life{Job: e.s.opts.JobUID, Role: e.s.id.Role, Incarnation: e.s.incarnation, Rank: role.NoRank},
+			Cause: role.Reported, Detail: "marked unhealthy for testing", At: time.Now(),
+		})
+	})
+	return nil
+}
+
+// Heartbeat takes a worker's word.
+func (e endpoints) Heartbeat(_ context.Context, _ role.Name, word roleapi.Word) error {
+	return e.s.heard(word.Rank, word.Life, func(w *worker, out *words) {
+		if word.Step != nil {
+			e.s.steps.said(w.life.Rank, *word.Step)
+		}
+		out.beat(w.life, word.Step)
+	})
+}
+
+// ReportError takes a worker's report.
+func (e endpoints) ReportError(_ context.Context, _ role.Name, report roleapi.Report) error {
+	return e.s.heard(report.Rank, report.Life, func(w *worker, out *words) {
+		w.fatal = w.fatal || report.Fatal
+		e.s.report(w, report.Text, out)
+	})
+}
+
+// PauseWatch is refused: silence is judged by the controller.
+func (e endpoints) PauseWatch(_ context.Context, name role.Name, _ time.Duration) error {
+	return notHere("pause_watch", name)
+}
+
+// ResumeWatch is refused, as PauseWatch is.
+func (e endpoints) ResumeWatch(_ context.Context, name role.Name) error {
+	return notHere("resume_watch", name)
+}
+
+func notHere(what string, name role.Name) error {
+	return roleapi.NewProblem(http.StatusNotImplemented,
+		fmt.Sprintf("%s of %s: the controller judges silence, ask it there", what, name))
+}

@@ -1,0 +1,129 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"vigil/internal/wire/rpc"
+)
+
+// The exit codes of a service.
+const (
+	ExitDone           = 0
+	ExitFailed         = 1  // such as: the controller did not take its registration
+	ExitUsage          = 2  // bad flags
+	ExitControllerLost = 75 // without its controller for longer than its grace; EX_TEMPFAIL of sysexits(3)
+)
+
+// UsageError says what is wrong with the flags, or with the environment that they are also read from.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the mistake itself.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Status returns the exit code for what Command has returned.
+func Status(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	if _, ok := errors.AsType[*UsageError](err); ok {
+		return ExitUsage
+	}
+	if errors.Is(err, rpc.ErrControllerLost) || errors.Is(err, rpc.ErrReplaced) {
+		return ExitControllerLost
+	}
+	return ExitFailed
+}
+
+// Main is the program: it runs a service with these arguments, without the program's own name, and
+// returns the exit code.
+func Main(args []string, stderr io.Writer) int {
+	cmd := Command()
+	cmd.SetArgs(args)
+	cmd.SetErr(stderr)
+	err := cmd.Execute()
+	if err != nil {
+		fmt.Fprintf(stderr, "service: %v\n", err)
+	}
+	return Status(err)
+}
+
+// Command returns the program as a command, which the controller's program has too. Whoever executes
+// it says its error, and exits with the Status of it.
+func Command() *cobra.Command {
+	v := &flagValues{}
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "Run and watch the workers of one role on this machine, for a controller",
+		Long: `Run and watch the workers of one role on this machine, for a controller.
+
+The controller starts services itself; this is not meant to be typed. Every flag can also
+be given in the environment, as ` + envPrefix + ` and its name. The controller's address and the
+token are read from there only: ` + envPrefix + `CONTROLLER, ` + envPrefix + `TOKEN.
+
+Exit status: 0 told to leave, or stopped by a signal in order; 1 failed; 2 bad flags;
+75 stopped in order because the controller was gone for longer than --controller-grace.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &UsageError{fmt.Errorf("argument %q: want flags only", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := fromEnvironment(cmd.Flags(), v, os.LookupEnv); err != nil {
+				return &UsageError{err}
+			}
+			o, err := v.resolve()
+			if err != nil {
+				return &UsageError{err}
+			}
+			return serve(cmd, o)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
+	addFlags(cmd.Flags(), v)
+	return cmd
+}
+
+// serve runs one service until its end.
+func serve(cmd *cobra.Command, o Options) error {
+	log, err := newLogger(cmd.ErrOrStderr(), o.LogFormat, o.LogLevel)
+	if err != nil {
+		return &UsageError{err}
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	s, err := New(o, log)
+	if err != nil {
+		return fmt.Errorf("start service %s/%d: %w", o.Role.Name, o.Index, err)
+	}
+	defer s.Close()
+	return s.Run(ctx)
+}
+
+// newLogger returns a logger of that format (text, json) and least level (debug, info, warn, error).
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: least}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", format)
+}

@@ -1,0 +1,69 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"vigil/api"
+	"vigil/internal/wire/roleapi"
+)
+
+// obey carries out one order of the controller and answers it. It is called from many goroutines.
+func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
+	answer := &api.Answer{}
+	var err error
+	switch o := order.GetOrder().(type) {
+	case *api.ToService_Run:
+		answer.Step, err = s.run(ctx, o.Run)
+	case *api.ToService_Stop:
+		kind := stoppedInOrder
+		if o.Stop.GetAfterFailure() {
+			kind = stoppedAfterFailure
+		}
+		answer.Held, err = s.Stop(ctx, o.Stop.GetBelow(), kind)
+	case *api.ToService_GetStep:
+		answer.Step = s.Step()
+	case *api.ToService_SetStep:
+		answer.Step = o.SetStep.GetStep()
+		answer.Pending, err = s.SetStep(ctx, o.SetStep.GetStep())
+	case *api.ToService_Peers:
+		err = s.writePeers(o.Peers.GetJson())
+	case *api.ToService_Leave:
+		if answer.Held, err = s.Stop(ctx, 0, stoppedInOrder); err == nil {
+			s.leave()
+		}
+	default:
+		err = fmt.Errorf("order %d: this version of the service does not know it", order.GetId())
+	}
+	if err != nil {
+		s.log.Error("order is not carried out", "err", err)
+		answer.Error = err.Error()
+		var held *roleapi.HeldError
+		if errors.As(err, &held) {
+			answer.Held = held.Held
+		}
+	}
+	return answer
+}
+
+// leave lets Run end. The controller has asked for it.
+func (s *Service) leave() { s.leaveOnce.Do(func() { close(s.leaving) }) }
+
+// writePeers replaces VIGIL_PEERS_FILE at once: whoever reads it finds the old content or the new one.
+func (s *Service) writePeers(json string) error {
+	if json == "" {
+		json = "{}"
+	}
+	s.writingPeers.Lock()
+	defer s.writingPeers.Unlock()
+	next := s.peersFile + ".new"
+	if err := os.WriteFile(next, []byte(json), 0o600); err != nil {
+		return fmt.Errorf("write peers file: %w", err)
+	}
+	if err := os.Rename(next, s.peersFile); err != nil {
+		return fmt.Errorf("replace peers file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"vigil/internal/job"
+	"vigil/internal/proc"
+	"vigil/internal/role"
+)
+
+// The times of a probe that names none.
+const (
+	probePeriod  = time.Second
+	probeTimeout = 10 * time.Second
+)
+
+// probe finds out when a worker is ready, and tells it once. Without a probe it is ready since it runs.
+func (s *Service) probe(w *worker) {
+	ready := s.opts.Role.Ready
+	if ready == nil {
+		s.becomeReady(w)
+		return
+	}
+	s.mu.Lock()
+	ctx := s.probing
+	s.mu.Unlock()
+	s.probes.Go(func() {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { // an ended worker is asked nothing more
+			select {
+			case <-w.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		if s.awaitReady(ctx, w, *ready) {
+			s.becomeReady(w)
+		}
+	})
+}
+
+func (s *Service) becomeReady(w *worker) {
+	s.change(func(out *words) {
+		if s.listensTo(w) && w.state == role.WorkerStarting {
+			w.state = role.WorkerReady
+			out.state(w)
+		}
+	})
+}
+
+// awaitReady asks until the answer is good, or ctx ends: then it returns false.
+func (s *Service) awaitReady(ctx context.Context, w *worker, p job.Probe) bool {
+	if p.Notify {
+		select {
+		case <-w.ready:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if p.Period <= 0 {
+		p.Period = probePeriod
+	}
+	if p.Timeout <= 0 {
+		p.Timeout = probeTimeout
+	}
+	tick := time.NewTicker(p.Period)
+	defer tick.Stop()
+	for asked := 1; ; asked++ {
+		once, cancel := context.WithTimeout(ctx, p.Timeout)
+		err := s.ask(once, w, p)
+		cancel()
+		if err == nil {
+			return true
+		}
+		// The first answers of a worker that starts are no news; that there are none yet is, later.
+		if asked == 30 {
+			s.log.Warn("worker is not ready yet", "rank", w.life.Rank, "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// ask asks once.
+func (s *Service) ask(ctx context.Context, w *worker, p job.Probe) error {
+	switch {
+	case p.HTTP != nil:
+		return askHTTP(ctx, w, *p.HTTP)
+	case p.TCP != nil:
+		return askTCP(ctx, w, *p.TCP)
+	default:
+		return s.askExec(ctx, w, p.Exec)
+	}
+}
+
+// asker follows no redirect, since one is a good answer, and heeds no proxy.
+var asker = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+func askHTTP(ctx context.Context, w *worker, p job.HTTPProbe) error {
+	address, err := w.address(p.Port)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+p.Path, nil)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", p.Path, err)
+	}
+	resp, err := asker.Do(req)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 399 {
+		return fmt.Errorf("probe %s: status %d, want 200 to 399", p.Path, resp.StatusCode)
+	}
+	return nil
+}
+
+func askTCP(ctx context.Context, w *worker, p job.TCPProbe) error {
+	address, err := w.address(p.Port)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return conn.Close()
+}
+
+// askExec runs a command with the worker's own environment; exit status 0 is the good answer.
+func (s *Service) askExec(ctx context.Context, w *worker, command []string) error {
+	args := make([]string, len(command))
+	for i, arg := range command {
+		var err error
+		if args[i], err = expandPorts(arg, w.ports); err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
+	}
+	p, err := s.keeper.Start(proc.Spec{Path: args[0], Args: args[1:], Dir: s.opts.Role.Workdir, Env: w.env, DieWithParent: true})
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		// By its session alone: the mark in its environment is the worker's own.
+		if _, err := s.keeper.Clear(context.WithoutCancel(ctx), proc.Tree{Sessions: []proc.Ident{p.Ident()}}); err != nil {
+			return fmt.Errorf("end probe %s: %w", args[0], err)
+		}
+	}
+	if exit := p.Exit(); exit.Signal != "" || exit.Code != 0 {
+		return fmt.Errorf("probe %s: %s", args[0], exit)
+	}
+	return nil
+}
+
+// address is where the worker listens on the leased port of that name.
+func (w *worker) address(port string) (string, error) {
+	number, ok := w.ports[port]
+	if !ok {
+		return "", fmt.Errorf("probe: no port %q was leased for this worker", port)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(number))), nil
+}

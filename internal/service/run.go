@@ -1,0 +1,232 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vigil/api"
+	"vigil/internal/job"
+	"vigil/internal/proc"
+	"vigil/internal/role"
+	"vigil/internal/wire/notify"
+)
+
+// lifeFiles are the files of one worker life.
+type lifeFiles struct {
+	stdout, stderr string
+	torchError     string // TORCHELASTIC_ERROR_FILE
+}
+
+// run starts the workers of one incarnation, all or none, and returns the step that they start from. A
+// later incarnation only: what an earlier life left must have been stopped.
+func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
+	if err := s.takeTurn(ctx); err != nil {
+		return 0, err
+	}
+	defer s.endTurn()
+	if err := s.admit(order); err != nil {
+		return 0, fmt.Errorf("run %s incarnation %d: %w", s.id, order.GetIncarnation(), err)
+	}
+	// What a life that ended by itself has left behind must not meet the new one.
+	if _, err := s.endLives(ctx, 0, stoppedBetween); err != nil {
+		return 0, err
+	}
+	if err := s.writePeers(order.GetPeersJson()); err != nil {
+		return 0, err
+	}
+	step := s.beginLife(order)
+	workers, err := s.startAll(order)
+	if err != nil {
+		_, stopErr := s.endLives(ctx, 0, stoppedAfterFailure)
+		return 0, errors.Join(err, stopErr)
+	}
+	for _, w := range workers {
+		s.probe(w)
+	}
+	s.log.Info("workers started", "incarnation", order.GetIncarnation(), "workers", len(workers), "step", step)
+	return step, nil
+}
+
+// admit says why an order to run cannot be carried out.
+func (s *Service) admit(order *api.Run) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inc := int(order.GetIncarnation())
+	switch {
+	case len(order.GetWorkers()) == 0:
+		return errors.New("it names no workers")
+	case inc <= s.incarnation:
+		return fmt.Errorf("incarnation %d was started already", s.incarnation)
+	}
+	seen := map[uint32]bool{}
+	for _, w := range order.GetWorkers() {
+		if seen[w.GetRank()] {
+			return fmt.Errorf("it names rank %d twice", w.GetRank())
+		}
+		seen[w.GetRank()] = true
+	}
+	for _, w := range s.lives {
+		if w.running() {
+			return fmt.Errorf("rank %d of incarnation %d runs still", w.life.Rank, w.life.Incarnation)
+		}
+	}
+	return nil
+}
+
+// beginLife settles from which step the new life starts: from a pending one that no later order has
+// replaced, else from the order's. The order is changed to say so.
+func (s *Service) beginLife(order *api.Run) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endProbes()
+	if s.pendingStep != nil {
+		order.ResumeStep = *s.pendingStep
+		s.pendingStep = nil
+	}
+	s.incarnation = int(order.GetIncarnation())
+	s.steps.begin(order.GetResumeStep())
+	s.probing, s.endProbes = context.WithCancel(context.Background())
+	return order.GetResumeStep()
+}
+
+// startAll starts every worker of the order. If one cannot be started, those that were are left to the
+// caller to end.
+func (s *Service) startAll(order *api.Run) ([]*worker, error) {
+	fromFile, err := s.readEnvFile()
+	if err != nil {
+		return nil, err
+	}
+	ordered := slices.Clone(order.GetWorkers())
+	slices.SortFunc(ordered, func(a, b *api.Worker) int { return int(a.GetRank()) - int(b.GetRank()) })
+	var workers []*worker
+	for local, o := range ordered {
+		w, set, err := s.prepare(order, o)
+		if err != nil {
+			return nil, err
+		}
+		set.LocalRank, set.FromFile = local, fromFile
+		if w.command, w.env, err = compose(set); err == nil {
+			err = s.start(w)
+		}
+		if err != nil {
+			s.discard(w)
+			return nil, fmt.Errorf("start %s rank %d: %w", s.id.Role, w.life.Rank, err)
+		}
+		workers = append(workers, w)
+		s.change(func(out *words) { out.state(w) })
+		s.running.Go(func() { s.watch(w) })
+	}
+	return workers, nil
+}
+
+// prepare makes what a worker life needs before it starts: its folder and its notify socket.
+func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, error) {
+	attempt := max(int(o.GetAttempt()), 1)
+	w := &worker{
+		life:  role.Life{Job: s.opts.JobUID, Role: s.id.Role, Incarnation: int(order.GetIncarnation()), Rank: int(o.GetRank()), Attempt: attempt},
+		ports: o.GetPorts(),
+		ready: make(chan struct{}), ended: make(chan struct{}),
+		state: role.WorkerStarting,
+	}
+	dir := filepath.Join(s.opts.LogDir, string(s.id.Role), strconv.Itoa(w.life.Incarnation), fmt.Sprintf("%d.%d", w.life.Rank, attempt))
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, setting{}, fmt.Errorf("make log folder of %s rank %d: %w", s.id.Role, w.life.Rank, err)
+	}
+	w.files = lifeFiles{
+		stdout:     filepath.Join(dir, "stdout.log"),
+		stderr:     filepath.Join(dir, "stderr.log"),
+		torchError: filepath.Join(dir, "error.json"),
+	}
+	base := filepath.Join(s.dir, randomName())
+	w.inbox = base + ".in"
+	r, err := notify.Listen(base+".up", func(said []notify.Word) { s.hear(w, said) }, func(err error) {
+		s.log.Warn("worker says what cannot be meant; more of it is counted only", "rank", w.life.Rank, "err", err)
+	})
+	if err != nil {
+		return nil, setting{}, fmt.Errorf("prepare %s rank %d: %w", s.id.Role, w.life.Rank, err)
+	}
+	w.notify = r
+	return w, setting{
+		Base: os.Environ(), JobName: s.opts.JobName, Life: w.life, Role: &s.opts.Role, Run: order, Worker: o,
+		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError,
+		ServiceURL: "http://" + s.httpAddress + "/life/" + w.life.String(),
+	}, nil
+}
+
+// start starts the worker's process. From here on its words count.
+func (s *Service) start(w *worker) error {
+	stdout, err := appendTo(w.files.stdout)
+	if err != nil {
+		return err
+	}
+	defer stdout.Close()
+	stderr, err := appendTo(w.files.stderr)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	s.mu.Lock()
+	s.lives[w.life.Rank] = w
+	s.mu.Unlock()
+	p, err := s.keeper.Start(proc.Spec{
+		Path: w.command[0], Args: w.command[1:], Dir: s.opts.Role.Workdir, Env: w.env,
+		Stdout: stdout, Stderr: stderr,
+		Leaf: fmt.Sprintf("vigil-%s/%s.%d/%d.%d.%d", s.opts.JobUID, s.id.Role, s.id.Index,
+			w.life.Incarnation, w.life.Rank, w.life.Attempt),
+		DieWithParent: true,
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.lives, w.life.Rank)
+		return err
+	}
+	w.proc = p
+	return nil
+}
+
+// discard removes what a life needed only while it ran. The logs stay.
+func (s *Service) discard(w *worker) {
+	w.notify.Close()
+	if err := os.Remove(w.inbox); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.log.Warn("inbox is left behind", "path", w.inbox, "err", err)
+	}
+}
+
+// readEnvFile reads what the role's env_file says now; nothing without one.
+func (s *Service) readEnvFile() (map[string]string, error) {
+	file := job.Role{EnvFile: s.opts.Role.EnvFile}
+	pairs, err := file.Environ(nil)
+	if err != nil {
+		return nil, fmt.Errorf("compose environment of %s: %w", s.id.Role, err)
+	}
+	env := map[string]string{}
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(pair, "=")
+		env[key] = value
+	}
+	return env, nil
+}
+
+func appendTo(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return f, nil
+}
+
+// randomName returns 16 hexadecimal digits that nobody can guess.
+func randomName() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails, since Go 1.24
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,204 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"vigil/api"
+	"vigil/internal/proc"
+	"vigil/internal/wire/rpc"
+)
+
+// farewellTime bounds what a service says to its controller at its own end.
+const farewellTime = 5 * time.Second
+
+// Service runs and watches the workers of one role on one node. New makes one, Run works until the
+// end, Close takes it apart.
+type Service struct {
+	opts        Options
+	id          rpc.ServiceID
+	log         *slog.Logger
+	keeper      *proc.Keeper
+	link        *rpc.Link
+	dir         string // for sockets
+	peersFile   string // VIGIL_PEERS_FILE
+	httpAddress string
+
+	turn         chan struct{} // held by the order that starts or ends workers
+	settingStep  chan struct{} // held by the order that tells workers a step
+	writingPeers sync.Mutex
+	leaving      chan struct{}
+	leaveOnce    sync.Once
+	running      sync.WaitGroup // HTTP endpoints, and whoever waits for the end of a worker
+	probes       sync.WaitGroup
+	endings      []func() // run backwards by Close
+
+	telling sync.Mutex // held while a change of state is told; taken before mu
+
+	mu          sync.Mutex
+	incarnation int // the last that was started
+	lives       map[int]*worker
+	stopping    bool // the lives are being ended: what they say is dropped
+	steps       steps
+	pendingStep *int64 // to be taken at the next start
+	seq         int64  // of the last SET_STEP
+	probing     context.Context
+	endProbes   context.CancelFunc
+}
+
+// New makes the parts of a service: the keeper of its processes, its sockets, its HTTP endpoints. The
+// controller does not hear of it before Run. Close must be called also when Run was not.
+func New(o Options, log *slog.Logger) (_ *Service, err error) {
+	s := &Service{
+		opts: o, id: rpc.ServiceID{Role: o.Role.Name, Index: o.Index}, log: log,
+		turn: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
+		lives: map[int]*worker{},
+	}
+	s.steps.begin(0)
+	s.probing, s.endProbes = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	dir, err := proc.OpenDir(o.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	s.dir = dir.Path()
+	if s.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
+		return nil, err
+	}
+	s.atEnd(func() { s.keeper.Close() })
+	s.peersFile = filepath.Join(s.dir, randomName()+".peers")
+	s.atEnd(func() { os.Remove(s.peersFile) })
+	if err := s.writePeers(""); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", o.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP: %w", err)
+	}
+	s.httpAddress = l.Addr().String()
+	s.serveHTTP(l)
+	return s, s.makeLink()
+}
+
+func (s *Service) makeLink() error {
+	l, err := rpc.ListenRandom(s.dir, "s")
+	if err != nil {
+		return err
+	}
+	s.link, err = rpc.NewLink(rpc.LinkOptions{
+		Controller: s.opts.Controller, JobUID: s.opts.JobUID, ID: s.id, Node: s.opts.Node,
+		Incarnation: s.opts.Incarnation, Token: s.opts.Token, HTTPAddress: s.httpAddress,
+		Listener: l, Grace: s.opts.ControllerGrace, Orders: s.obey, Workers: s.states, Log: s.log,
+	})
+	if err != nil {
+		l.Close()
+		return err
+	}
+	s.atEnd(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+		defer cancel()
+		s.link.Close(ctx)
+	})
+	return nil
+}
+
+// Run registers with the controller and works until it is told to leave or ctx ends: then it returns
+// nil, with the workers stopped in order. The error wraps rpc.ErrControllerLost when it has been
+// without a controller for too long; the workers have been stopped in order then, too.
+func (s *Service) Run(ctx context.Context) error {
+	if err := s.link.Register(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it was known
+		}
+		return err
+	}
+	s.log.Info("registered", "service", s.id.String(), "controller", s.opts.Controller, "http", s.httpAddress)
+	linkCtx, endLink := context.WithCancel(context.WithoutCancel(ctx))
+	linkEnded := make(chan error, 1)
+	go func() { linkEnded <- s.link.Run(linkCtx) }()
+	var err error
+	select {
+	case <-s.leaving:
+		s.unregister()
+	case <-ctx.Done():
+		s.log.Info("stopping: told by a signal")
+		_, err = s.Stop(context.WithoutCancel(ctx), 0, stoppedInOrder)
+		s.unregister()
+	case err = <-linkEnded:
+		endLink()
+		return s.withoutController(ctx, err)
+	}
+	endLink()
+	<-linkEnded
+	return err
+}
+
+// withoutController ends the workers in order when the controller is no more.
+func (s *Service) withoutController(ctx context.Context, why error) error {
+	switch {
+	case errors.Is(why, rpc.ErrControllerLost), errors.Is(why, rpc.ErrReplaced):
+		s.log.Error("stopping the workers: without a controller there is no mandate", "err", why, "grace", s.opts.ControllerGrace)
+	case errors.Is(why, rpc.ErrControllerStopped):
+		s.log.Info("stopping the workers: the controller has stopped")
+		why = nil
+	}
+	_, err := s.Stop(context.WithoutCancel(ctx), 0, stoppedInOrder)
+	return errors.Join(why, err)
+}
+
+func (s *Service) unregister() {
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+	defer cancel()
+	if err := s.link.Unregister(ctx); err != nil {
+		s.log.Warn("the controller is not told of the end", "err", err)
+	}
+}
+
+// states is what runs, for the controller that hears from this service for the first time.
+func (s *Service) states() []*api.WorkerState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := make([]*api.WorkerState, 0, len(s.lives))
+	for _, w := range s.lives {
+		states = append(states, w.wire())
+	}
+	return states
+}
+
+// atEnd has Close call f, before what was asked for earlier.
+func (s *Service) atEnd(f func()) { s.endings = append(s.endings, f) }
+
+// Close takes the service apart: endpoints, sockets, files. Workers that still run, which Run leaves
+// only where they cannot be stopped, die with the program.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.endProbes()
+	s.mu.Unlock()
+	for len(s.endings) > 0 {
+		last := len(s.endings) - 1
+		s.endings[last]()
+		s.endings = s.endings[:last]
+	}
+	s.mu.Lock()
+	lives := slices.Collect(maps.Values(s.lives))
+	s.mu.Unlock()
+	for _, w := range lives {
+		s.discard(w)
+	}
+	if len(lives) == 0 { // else somebody waits for an end that does not come
+		s.running.Wait()
+	}
+}

@@ -1,0 +1,143 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"vigil/internal/wire/notify"
+)
+
+// ackTime is how long workers have to acknowledge a step that they were told.
+const ackTime = 2 * time.Second
+
+// steps is what is known of the role's step on this service.
+type steps struct {
+	given  int64         // what the current life was started from
+	spoken map[int]int64 // highest step of each rank that has spoken in this life
+}
+
+// begin forgets all words: the next life starts from given.
+func (s *steps) begin(given int64) { s.given, s.spoken = given, map[int]int64{} }
+
+// said notes a rank's word. A lower step than it has said before is not a step back, only late. It
+// returns the rank's step.
+func (s *steps) said(rank int, step int64) int64 {
+	if old, ok := s.spoken[rank]; !ok || step > old {
+		s.spoken[rank] = step
+	}
+	return s.spoken[rank]
+}
+
+// took notes that a rank goes on from step, even if that is lower than what it said before.
+func (s *steps) took(rank int, step int64) { s.spoken[rank] = step }
+
+// role returns the role's step: the least over the ranks that have spoken in this life, before that
+// the one that was given.
+func (s *steps) role() int64 {
+	least, spoken := s.given, false
+	for _, step := range s.spoken {
+		if !spoken || step < least {
+			least, spoken = step, true
+		}
+	}
+	return least
+}
+
+// toldStep is a step that a worker was told to go on from.
+type toldStep struct {
+	seq, step int64
+	ack       chan struct{} // closed when the worker has taken it
+	taken     bool
+}
+
+// Step returns the role's step on this service.
+func (s *Service) Step() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pendingStep != nil && len(s.lives) == 0 {
+		return *s.pendingStep
+	}
+	return s.steps.role()
+}
+
+// SetStep sets the role's step. Where no worker runs it is what the next life starts from. Running
+// workers are told, and SetStep returns when all have acknowledged it; if one does not listen, or not
+// within two seconds, pending is true and the step is taken at the next start.
+func (s *Service) SetStep(ctx context.Context, step int64) (pending bool, err error) {
+	if step < 0 {
+		return false, fmt.Errorf("set step of %s: %d is negative", s.id, step)
+	}
+	select {
+	case s.settingStep <- struct{}{}:
+		defer func() { <-s.settingStep }()
+	case <-ctx.Done():
+		return false, fmt.Errorf("set step of %s: %w", s.id, ctx.Err())
+	}
+	running, idle := s.tellStep(step)
+	if idle {
+		s.log.Info("step set", "step", step)
+		return false, nil
+	}
+	if len(running) > 0 && s.acknowledged(ctx, running, step) {
+		s.mu.Lock()
+		s.pendingStep = nil
+		s.steps.given = step
+		s.mu.Unlock()
+		s.log.Info("workers took the step", "step", step)
+		return false, nil
+	}
+	s.log.Info("step will be taken at the next start", "step", step)
+	return true, nil
+}
+
+// tellStep notes step, and that each running worker is being told it. Until all have acknowledged it,
+// it is pending. With nothing of a life left, it is set, and idle is true.
+func (s *Service) tellStep(step int64) (running []*worker, idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lives) == 0 {
+		s.pendingStep = nil
+		s.steps.begin(step)
+		return nil, true
+	}
+	s.pendingStep = &step
+	s.seq++
+	for _, w := range s.lives {
+		if w.running() && !s.stopping {
+			w.told = &toldStep{seq: s.seq, step: step, ack: make(chan struct{})}
+			running = append(running, w)
+		}
+	}
+	return running, false
+}
+
+// acknowledged tells the workers the step, unless one of them does not listen, for then they would
+// part ways. It reports whether all of them took it in time.
+func (s *Service) acknowledged(ctx context.Context, running []*worker, step int64) bool {
+	for _, w := range running {
+		if !notify.Listens(w.inbox) {
+			return false
+		}
+	}
+	for _, w := range running {
+		if err := notify.Send(w.inbox, notify.SetStep(step, w.told.seq)); err != nil {
+			s.log.Warn("worker cannot be told its step", "rank", w.life.Rank, "err", err)
+			return false
+		}
+	}
+	limit := time.NewTimer(ackTime)
+	defer limit.Stop()
+	for _, w := range running {
+		select {
+		case <-w.told.ack:
+		case <-w.ended:
+			return false
+		case <-limit.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,159 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vigil/internal/proc"
+	"vigil/internal/wire/notify"
+	"vigil/internal/wire/roleapi"
+)
+
+// stopKind says how much time workers get to end by themselves.
+type stopKind int
+
+const (
+	stoppedInOrder      stopKind = iota // a wanted end: the role's grace
+	stoppedAfterFailure                 // a rank of the role has failed: the short grace
+	stoppedBetween                      // only what ended lives have left behind: none
+)
+
+// endTime bounds the wait for the end of a worker to be told once its process has gone.
+const endTime = 5 * time.Second
+
+// Stop ends all workers of incarnations below below (0: of any) in order and proves that nothing of
+// them is left. It returns who held on until it was killed; the error is a *roleapi.HeldError when
+// somebody is there still. With nothing to stop it does nothing.
+func (s *Service) Stop(ctx context.Context, below uint64, kind stopKind) (held []string, err error) {
+	if err := s.takeTurn(ctx); err != nil {
+		return nil, err
+	}
+	defer s.endTurn()
+	return s.endLives(ctx, below, kind)
+}
+
+// endLives is Stop for those whose turn it is. Once begun it goes on to the proof, whatever becomes of
+// ctx: a stop that is given up half way would leave a life that nobody counts.
+func (s *Service) endLives(ctx context.Context, below uint64, kind stopKind) ([]string, error) {
+	lives := s.beginStop(below)
+	if len(lives) == 0 {
+		return nil, nil
+	}
+	var procs []*proc.Process
+	for _, w := range lives {
+		if w.proc == nil {
+			continue
+		}
+		procs = append(procs, w.proc)
+		// Who does not listen is told by the signal.
+		if err := notify.Send(w.inbox, notify.Stop); err != nil && !errors.Is(err, notify.ErrNobody) {
+			s.log.Warn("worker is not told by its inbox to stop", "rank", w.life.Rank, "err", err)
+		}
+	}
+	report := s.keeper.Stop(context.WithoutCancel(ctx), procs, s.stopSpec(kind))
+	s.probes.Wait()
+	s.awaitEnds(lives)
+	held := s.name(lives, report.Held)
+	if len(report.Left) > 0 {
+		left := s.name(lives, report.Left)
+		s.log.Error("workers cannot be stopped", "left", left, "took", report.Took)
+		return held, &roleapi.HeldError{Role: s.id.Role, Held: left}
+	}
+	for _, w := range lives {
+		s.discard(w)
+	}
+	s.finishStop()
+	s.log.Info("workers stopped, nothing of them is left", "workers", len(lives), "held", held, "took", report.Took)
+	return held, nil
+}
+
+// beginStop returns the lives to end, and from here on drops what they say. None, when there are none
+// or they are not of an incarnation below the limit.
+func (s *Service) beginStop(below uint64) []*worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lives) == 0 || below > 0 && uint64(s.incarnation) >= below {
+		return nil
+	}
+	s.stopping = true
+	s.endProbes()
+	lives := make([]*worker, 0, len(s.lives))
+	for _, w := range s.lives {
+		lives = append(lives, w)
+	}
+	return lives
+}
+
+// finishStop makes the service idle. What it knows of the role's step stays until the next life.
+func (s *Service) finishStop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.lives)
+	s.stopping = false
+	s.steps.begin(s.steps.role())
+}
+
+func (s *Service) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
+}
+
+// awaitEnds waits until the end of every worker has been told, bounded, for a process that cannot be
+// killed has no end.
+func (s *Service) awaitEnds(lives []*worker) {
+	limit := time.NewTimer(endTime)
+	defer limit.Stop()
+	for _, w := range lives {
+		select {
+		case <-w.ended:
+		case <-limit.C:
+			return
+		}
+	}
+}
+
+func (s *Service) stopSpec(kind stopKind) proc.StopSpec {
+	policy := s.opts.Role.Stop
+	spec := proc.StopSpec{Signal: unix.SignalNum("SIG" + strings.TrimPrefix(policy.Signal, "SIG"))}
+	switch kind {
+	case stoppedInOrder:
+		spec.Grace = policy.Grace
+	case stoppedAfterFailure:
+		spec.Grace = policy.GraceOnFailure
+	case stoppedBetween:
+	}
+	return spec
+}
+
+// name says who holders are: "rank 2 pid 4711 python3", without the rank where they are below one.
+func (s *Service) name(lives []*worker, holders []proc.Holder) []string {
+	names := make([]string, 0, len(holders))
+	for _, h := range holders {
+		name := fmt.Sprintf("pid %d %s", h.PID, h.Name)
+		for _, w := range lives {
+			if w.proc != nil && w.proc.PID() == h.PID {
+				name = fmt.Sprintf("rank %d %s", w.life.Rank, name)
+			}
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// takeTurn waits until no other order starts or ends workers.
+func (s *Service) takeTurn(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for an earlier order on %s: %w", s.id, ctx.Err())
+	}
+}
+
+func (s *Service) endTurn() { <-s.turn }

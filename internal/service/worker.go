@@ -1,0 +1,290 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"vigil/api"
+	"vigil/internal/proc"
+	"vigil/internal/role"
+	"vigil/internal/wire/notify"
+	"vigil/internal/wire/roleapi"
+	"vigil/internal/wire/rpc"
+)
+
+// tailLines is how many of the last lines of standard error go with the end of a worker.
+const tailLines = 20
+
+// worker is one worker life. What is below the line is guarded by Service.mu.
+type worker struct {
+	life    role.Life
+	ports   map[string]uint32
+	command []string
+	env     []string
+	files   lifeFiles
+	inbox   string
+	notify  *notify.Receiver
+	proc    *proc.Process
+	ready   chan struct{} // closed at READY=1
+	ended   chan struct{} // closed when its end has been told
+
+	// ---
+	state     role.WorkerState
+	exit      *role.Exit
+	status    string // STATUS=
+	statusDue bool   // it will be told soon
+	isReady   bool   // READY=1 was said
+	fatal     bool   // it said that restarting cannot help
+	reported  string // the first error that it reported
+	sent      sent   // what of that the controller was told
+	told      *toldStep
+}
+
+// sent says which report of a life the controller has been told.
+type sent int
+
+const (
+	nothing sent = iota
+	aReport
+	aFatalReport
+)
+
+// running says whether the worker's process has not ended, as far as we know.
+func (w *worker) running() bool { return w.proc != nil && w.exit == nil }
+
+// words is what a change of state gives the controller to hear.
+type words struct {
+	beats []*api.Beat
+	other []*api.FromService
+}
+
+func (o *words) state(w *worker) {
+	o.other = append(o.other, &api.FromService{Word: &api.FromService_Worker{Worker: w.wire()}})
+}
+
+func (o *words) failure(f role.Failure) {
+	o.other = append(o.other, rpc.WireFailure(f, f.At))
+}
+
+func (o *words) beat(l role.Life, step *int64) {
+	b := &api.Beat{Life: rpc.WireLife(l)}
+	if step != nil {
+		b.HasStep, b.Step = true, *step
+	}
+	o.beats = append(o.beats, b)
+}
+
+// wire returns the worker's state as the controller reads it. Service.mu is held.
+func (w *worker) wire() *api.WorkerState {
+	state := &api.WorkerState{Life: rpc.WireLife(w.life), State: string(w.state), Exit: rpc.WireExit(w.exit), Status: w.status}
+	if w.proc != nil {
+		state.Pid = int64(w.proc.PID())
+	}
+	return state
+}
+
+// change is the only way in which the state of workers changes and the controller hears of it: in the
+// order in which it happened. f runs under the lock and says what is to be told.
+func (s *Service) change(f func(*words)) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	var out words
+	s.mu.Lock()
+	f(&out)
+	s.mu.Unlock()
+	for _, b := range out.beats {
+		s.link.Beat(b)
+	}
+	for _, word := range out.other {
+		s.link.Send(word)
+	}
+}
+
+// hear takes the words of one datagram of a worker. Those of a life that has ended, or is being
+// stopped, are dropped.
+func (s *Service) hear(w *worker, said []notify.Word) {
+	s.change(func(out *words) {
+		if !s.listensTo(w) {
+			return
+		}
+		for _, word := range said { // fatal holds for the errors beside it, whichever comes first
+			w.fatal = w.fatal || word.Kind == notify.Fatal
+		}
+		for _, word := range said {
+			s.take(w, word, out)
+		}
+	})
+}
+
+// listensTo says whether words of a life count. Service.mu is held.
+func (s *Service) listensTo(w *worker) bool {
+	return s.lives[w.life.Rank] == w && !s.stopping && w.exit == nil
+}
+
+// take takes one word. Service.mu is held.
+func (s *Service) take(w *worker, word notify.Word, out *words) {
+	switch word.Kind {
+	case notify.Ready:
+		if !w.isReady {
+			w.isReady = true
+			close(w.ready)
+		}
+	case notify.Status:
+		s.takeStatus(w, word.Text)
+	case notify.Alive:
+		out.beat(w.life, nil)
+	case notify.Step:
+		s.steps.said(w.life.Rank, word.Number)
+		out.beat(w.life, &word.Number)
+	case notify.Ack:
+		if w.told != nil && w.told.seq == word.Number && !w.told.taken {
+			w.told.taken = true
+			s.steps.took(w.life.Rank, w.told.step)
+			// Newer than every step that still waits to be sent, which it replaces.
+			out.beat(w.life, &w.told.step)
+			close(w.told.ack)
+		}
+	case notify.Error:
+		s.report(w, word.Text, out)
+	case notify.Trigger:
+		s.report(w, "the worker said that it has failed (WATCHDOG=trigger)", out)
+	case notify.Fatal:
+		if w.reported != "" {
+			s.report(w, w.reported, out)
+		}
+	case notify.Checkpoint:
+		out.other = append(out.other, &api.FromService{Word: &api.FromService_Checkpoint{
+			Checkpoint: &api.Checkpoint{Life: rpc.WireLife(w.life), Step: word.Number}}})
+	case notify.Stopping, notify.Extend:
+		// A worker that ends is known by its end, and no limit of the service can be lengthened: the
+		// words are part of the convention and change nothing.
+	}
+}
+
+// statusEvery is how often the controller hears of new STATUS= words at most.
+const statusEvery = 200 * time.Millisecond
+
+// takeStatus notes what a worker says of itself, and has the newest told soon. Service.mu is held.
+func (s *Service) takeStatus(w *worker, text string) {
+	if w.status == text {
+		return
+	}
+	w.status = text
+	if w.statusDue {
+		return
+	}
+	w.statusDue = true
+	time.AfterFunc(statusEvery, func() {
+		s.change(func(out *words) {
+			w.statusDue = false
+			if s.listensTo(w) {
+				out.state(w)
+			}
+		})
+	})
+}
+
+// report tells the controller of a worker's error: once per life, and once more if only then it turns
+// out to be fatal. Service.mu is held.
+func (s *Service) report(w *worker, text string, out *words) {
+	level := aReport
+	if w.fatal {
+		level = aFatalReport
+	}
+	if w.reported == "" {
+		w.reported = text
+	}
+	if level <= w.sent {
+		return
+	}
+	w.sent = level
+	out.failure(role.Failure{Life: w.life, Cause: role.Reported, Detail: w.reported, Fatal: w.fatal, At: time.Now(), Log: w.files.stderr})
+}
+
+// watch waits for the end of a worker and tells it. A worker that ends well has finished; one that
+// ends otherwise has failed, unless it was being stopped. Its last words are heard first.
+func (s *Service) watch(w *worker) {
+	<-w.proc.Done()
+	w.notify.Drain()
+	exit := w.proc.Exit()
+	if exit.Signal != "" || exit.Code != 0 {
+		exit.Tail = proc.Tail(w.files.stderr, tailLines)
+	}
+	raised := raisedError(w.files.torchError)
+	s.change(func(out *words) {
+		w.exit = &exit
+		switch {
+		case s.stopping:
+			w.state = role.WorkerDown
+		case exit.Signal == "" && exit.Code == 0:
+			w.state = role.WorkerFinished
+		default:
+			w.state = role.WorkerDown
+			out.failure(w.failure(exit, raised))
+		}
+		out.state(w)
+	})
+	s.log.Info("worker ended", "rank", w.life.Rank, "incarnation", w.life.Incarnation, "exit", exit.String(), "stopping", s.isStopping())
+	close(w.ended)
+}
+
+// failure is the end of a worker that should not have ended so. What it reported before says more than
+// its status does, and so does what torchelastic's error file holds.
+func (w *worker) failure(exit role.Exit, raised string) role.Failure {
+	f := role.Failure{Life: w.life, Cause: role.Exited, Detail: exit.String(), Fatal: w.fatal, At: time.Now(), Exit: &exit, Log: w.files.stderr}
+	switch {
+	case w.reported != "":
+		f.Detail = w.reported
+	case raised != "":
+		f.Detail = raised
+	}
+	return f
+}
+
+// maxErrorFile bounds what is read of a torchelastic error file, in bytes.
+const maxErrorFile = 1 << 20
+
+// raisedError reads what torch.distributed.elastic's @record writes when its function raises: JSON with
+// "message", which is a text or holds "message" again
+// (torch/distributed/elastic/multiprocessing/errors/error_handler.py). Empty if there is none.
+func raisedError(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > maxErrorFile {
+		return ""
+	}
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var file struct{ Message json.RawMessage }
+	var text string
+	var nested struct{ Message string }
+	switch {
+	case json.Unmarshal(src, &file) != nil:
+		return ""
+	case json.Unmarshal(file.Message, &text) == nil:
+	case json.Unmarshal(file.Message, &nested) == nil:
+		text = nested.Message
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
+}
+
+// heard takes a word that came by HTTP; life is the one it names, or empty for the current one.
+func (s *Service) heard(rank int, life string, f func(*worker, *words)) error {
+	err := fmt.Errorf("word of %s rank %d: it does not run: %w", s.id.Role, rank, roleapi.ErrStale)
+	s.change(func(out *words) {
+		w := s.lives[rank]
+		switch {
+		case w == nil || !s.listensTo(w):
+		case life != "" && life != w.life.String():
+			err = fmt.Errorf("word of life %s: the current one is %s: %w", life, w.life, roleapi.ErrStale)
+		default:
+			err = nil
+			f(w, out)
+		}
+	})
+	return err
+}
