@@ -1,0 +1,63 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"vigil/internal/controller"
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/settings"
+)
+
+// validateCommand checks a job file and starts nothing.
+func (p *program) validateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a job file, and that its commands are there; start nothing",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(errors.New("validate: want one job file"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			j, err := job.Load(args[0])
+			if err != nil {
+				return usage(err)
+			}
+			o, file := &controller.Options{}, ""
+			known := cmd.Root().Flags()
+			if known.Lookup("job") == nil {
+				addJobFlags(known, o, &file)
+			}
+			if err := errors.Join(j.CheckFlags(settings.Known(known)), j.Check(job.Machine{Environ: p.environ})); err != nil {
+				return usage(err)
+			}
+			_, err = fmt.Fprintf(p.stdout, "%s: job %s is well: roles %s, started in %d levels\n", args[0], j.Name, restart.Names(j.Names()), len(j.Levels()))
+			return err
+		},
+	}
+}
+
+// policyCommand prints what would be in force.
+func (p *program) policyCommand() *cobra.Command {
+	o, file := &controller.Options{}, ""
+	cmd := &cobra.Command{
+		Use: "policy", Short: "Print what happens when a role fails, every setting, and where it came from", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.load(cmd.Flags(), o, &file); err != nil {
+				return err
+			}
+			if err := o.Check(); err != nil {
+				return usage(err)
+			}
+			_, err := fmt.Fprint(p.stdout, controller.PrintPolicy(o))
+			return err
+		},
+	}
+	addJobFlags(cmd.Flags(), o, &file)
+	return cmd
+}

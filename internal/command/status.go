@@ -1,0 +1,141 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vigil/internal/controller"
+	"vigil/internal/settings"
+	"vigil/internal/wire/httpapi"
+)
+
+// status is what the status command shows, and prints as JSON.
+type status struct {
+	Job   httpapi.Job    `json:"job"`
+	Roles []httpapi.Role `json:"roles"`
+}
+
+// statusCommand asks a running controller how its job stands.
+func (p *program) statusCommand() *cobra.Command {
+	var addr, output, tokenFile string
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show how a running job stands: every role, rank, step, heartbeat, life, and why", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			addr, tokenFile := settings.Peek(cmd.Flags(), p.environ, "http"), settings.Peek(cmd.Flags(), p.environ, "token-file")
+			if output != "" && output != "json" {
+				return usage(fmt.Errorf("-o %s: want json", output))
+			}
+			s, err := ask(cmd.Context(), addr, tokenFile)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				enc := json.NewEncoder(p.stdout)
+				enc.SetIndent("", "  ")
+				return enc.Encode(s)
+			}
+			return s.print(p.stdout)
+		},
+	}
+	cmd.Flags().StringVar(&addr, "http", controller.DefaultHTTP, "the controller's HTTP address, HOST:PORT or URL")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the bearer token")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json for the machine-readable form")
+	return cmd
+}
+
+// ask gets the status over HTTP.
+func ask(ctx context.Context, addr, tokenFile string) (status, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	token := ""
+	if tokenFile != "" {
+		var err error
+		if token, err = controller.ReadToken(tokenFile); err != nil {
+			return status{}, usage(err)
+		}
+	}
+	var s status
+	var list httpapi.RoleList
+	for path, into := range map[string]any{"/api/v1/job": &s.Job, "/api/v1/roles": &list} {
+		if err := get(ctx, addr+path, token, into); err != nil {
+			return status{}, fmt.Errorf("ask the controller at %s: %w", addr, err)
+		}
+	}
+	s.Roles = list.Roles
+	return s, nil
+}
+
+func get(ctx context.Context, url, token string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status + ": " + strings.TrimSpace(string(body)))
+	}
+	return json.Unmarshal(body, into)
+}
+
+// print writes the status for people.
+func (s status) print(w io.Writer) error {
+	j := s.Job
+	fmt.Fprintf(w, "job %s  %s", j.UID, j.State)
+	if j.Why != "" {
+		fmt.Fprintf(w, " (%s)", j.Why)
+	}
+	check := "health check on"
+	if !j.HealthCheck {
+		check = "health check off: a failure stops the job"
+	}
+	fmt.Fprintf(w, "\nstep %d of %s  up %s  global restarts %d of %d  %s\n\n", j.CurrentStep, j.LeadRole, time.Since(j.Started).Round(time.Second), j.GlobalRestarts, j.MaxGlobalRestarts, check)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ROLE\tRANK\tSTATE\tSTEP\tHEARTBEAT\tLIFE\tRESTARTS\tPID\tWHY")
+	for _, r := range s.Roles {
+		health := string(r.State)
+		if !r.Healthy {
+			health += " (unhealthy)"
+		}
+		fmt.Fprintf(t, "%s\t\t%s\t%d\t%s ago\t%d\t%d\t\t%s\n", r.Name, health, r.CurrentStep, time.Since(r.LastHeartbeat).Round(100*time.Millisecond), r.Incarnation, r.RestartCount, r.Why)
+		for _, k := range r.Workers {
+			step, age := "-", "none yet"
+			if k.Step != nil {
+				step = fmt.Sprint(*k.Step)
+			}
+			if k.HeartbeatAgeSeconds != nil {
+				age = fmt.Sprintf("%.1fs ago", *k.HeartbeatAgeSeconds)
+			}
+			fmt.Fprintf(t, "\t%d\t%s\t%s\t%s\t\t\t%d\t\n", k.Rank, k.State, step, age, k.PID)
+		}
+	}
+	for _, o := range j.Obligations {
+		fmt.Fprintf(t, "still to be cleaned up: %s\n", o)
+	}
+	return t.Flush()
+}

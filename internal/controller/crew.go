@@ -1,0 +1,345 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vigil/api"
+	"vigil/internal/job"
+	"vigil/internal/launcher/local"
+	"vigil/internal/restart/engine"
+	"vigil/internal/role"
+	"vigil/internal/wire/roleapi"
+	"vigil/internal/wire/rpc"
+)
+
+// leaveGrace is how long a service that holds nothing may take to end.
+const leaveGrace = 10 * time.Second
+
+// crew is the services of all roles: what the engine's moves act on. Moves of one role come one
+// after the other, those of different roles side by side.
+type crew struct {
+	*Controller
+	launcher *local.Launcher
+	changed  chan struct{} // somebody's address or state has
+
+	mu      sync.Mutex
+	members map[rpc.ServiceID]*member
+	leased  map[role.Name][]int                  // ports of the role's current life
+	ports   map[role.Name]map[int]map[string]int // of each rank, by name
+	pending map[role.Name]int64                  // a step that the next life is to begin with
+}
+
+// member is one service process.
+type member struct {
+	id      rpc.ServiceID
+	service *local.Service
+	wanted  bool // we are ending it, or its death has been told
+}
+
+func newCrew(c *Controller) *crew {
+	self := c.opts.Self
+	if len(self) == 0 {
+		exe, err := os.Executable()
+		if err != nil {
+			exe = os.Args[0]
+		}
+		self = []string{exe}
+	}
+	return &crew{
+		Controller: c, changed: make(chan struct{}, 1),
+		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
+			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
+		members: map[rpc.ServiceID]*member{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
+	}
+}
+
+// of returns the members that serve a role, by index.
+func (w *crew) of(name role.Name) []*member {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []*member
+	for id, m := range w.members {
+		if id.Role == name {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b *member) int { return cmp.Compare(a.id.Index, b.id.Index) })
+	return out
+}
+
+// each calls act for every service of the role at once.
+func (w *crew) each(name role.Name, act func(*member) error) error {
+	var group errgroup.Group
+	for _, m := range w.of(name) {
+		group.Go(func() error { return act(m) })
+	}
+	return group.Wait()
+}
+
+// ReadStep returns the least step that the role's services answer; a step that was set for the next
+// life stands before it.
+func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
+	w.mu.Lock()
+	step, set := w.pending[name]
+	w.mu.Unlock()
+	if set {
+		return step, nil
+	}
+	var mu sync.Mutex
+	var steps []int64
+	err := w.each(name, func(m *member) error {
+		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_GetStep{GetStep: &api.GetStep{}}})
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, a.Step)
+		return nil
+	})
+	if err == nil && len(steps) == 0 {
+		err = fmt.Errorf("%s has no service", name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return slices.Min(steps), nil
+}
+
+// StopWorkers asks the role's services to stop their workers. One that does not answer, or cannot
+// prove that nothing is left, is ended itself with everything of it.
+func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.StopKind) (held []string, err error) {
+	var mu sync.Mutex
+	err = w.each(name, func(m *member) error {
+		var here []string
+		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Stop{Stop: &api.Stop{AfterFailure: how == engine.AfterFailure}}})
+		switch order := new(rpc.OrderError); {
+		case err == nil:
+			here = a.Held
+		case errors.As(err, &order):
+			here, err = order.Held, w.remove(ctx, m, 0)
+		default:
+			err = w.remove(ctx, m, 0)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		held = append(held, here...)
+		return err
+	})
+	slices.Sort(held)
+	if err == nil {
+		w.giveBack(name)
+	}
+	return held, err
+}
+
+// remove ends a service and everything of it, with proof.
+func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error {
+	w.mu.Lock()
+	m.wanted = true
+	w.mu.Unlock()
+	report, err := w.launcher.Stop(ctx, m.id.Role, m.id.Index, grace)
+	w.hub.Forget(m.id, m.service.PID())
+	w.mu.Lock()
+	if w.members[m.id] == m {
+		delete(w.members, m.id)
+	}
+	w.mu.Unlock()
+	if err != nil {
+		held := &roleapi.HeldError{Role: m.id.Role}
+		for _, l := range report.Left {
+			held.Held = append(held.Held, l.String())
+		}
+		return errors.Join(err, held)
+	}
+	return nil
+}
+
+// Delete ends the role's services, but for those that may be kept because they answer.
+func (w *crew) Delete(ctx context.Context, name role.Name, which engine.DeleteKind) error {
+	return w.each(name, func(m *member) error {
+		if which == engine.UnlessWell && w.opts.GlobalRestart == "keep" && w.answers(ctx, m) {
+			return nil
+		}
+		return w.remove(ctx, m, leaveGrace)
+	})
+}
+
+// answers reports whether the service has a session in which it answers.
+func (w *crew) answers(ctx context.Context, m *member) bool {
+	select {
+	case <-m.service.Done():
+		return false
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_GetStep{GetStep: &api.GetStep{}}})
+	return err == nil
+}
+
+// Start sees to it that an idle service stands on every node where the role is placed: a living one
+// stays, others are replaced.
+func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error {
+	r, _ := w.opts.Job.Role(name)
+	squads, err := w.places.squads(r)
+	if err != nil {
+		return err
+	}
+	for _, m := range w.of(name) {
+		if m.id.Index >= len(squads) || !w.answers(ctx, m) {
+			if err := w.remove(ctx, m, 0); err != nil {
+				return err
+			}
+		}
+	}
+	var group errgroup.Group
+	for i, s := range squads {
+		id := rpc.ServiceID{Role: name, Index: i}
+		w.mu.Lock()
+		_, stands := w.members[id]
+		w.mu.Unlock()
+		if !stands {
+			group.Go(func() error { return w.launch(ctx, r, id, s, incarnation) })
+		}
+	}
+	return group.Wait()
+}
+
+// launch starts one service and waits until it has joined, or has ended.
+func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
+	config, err := w.writeConfig(r)
+	if err != nil {
+		return err
+	}
+	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Env: map[string]string{
+		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
+		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
+		"VIGIL_OPT_NODE": s.node, "VIGIL_OPT_INCARNATION": strconv.Itoa(incarnation), "VIGIL_OPT_EPOCH": "1",
+		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config,
+		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
+	}})
+	if err != nil {
+		return err
+	}
+	m := &member{id: id, service: service}
+	w.mu.Lock()
+	w.members[id] = m
+	w.mu.Unlock()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-service.Done():
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	if err := w.hub.WaitJoined(waiting, id, service.PID()); err != nil {
+		select {
+		case <-service.Done():
+			err = fmt.Errorf("it ended: %s; see %s", service.Exit(), service.Log())
+		default:
+		}
+		return errors.Join(fmt.Errorf("start service %s: %w", id, err), w.remove(context.WithoutCancel(ctx), m, 0))
+	}
+	go w.watch(m)
+	return nil
+}
+
+// writeConfig leaves the role for its services to read.
+func (w *crew) writeConfig(r *job.Role) (string, error) {
+	path := filepath.Join(w.ground.state, string(r.Name)+".json")
+	src, err := json.Marshal(r)
+	if err != nil {
+		return "", fmt.Errorf("write role %s: %w", r.Name, err)
+	}
+	if err := os.WriteFile(path, src, 0o600); err != nil {
+		return "", fmt.Errorf("write role: %w", err)
+	}
+	return path, nil
+}
+
+// watch tells when a service ends that should not.
+func (w *crew) watch(m *member) {
+	<-m.service.Done()
+	w.hub.Forget(m.id, m.service.PID())
+	w.lost(m.id, m.service.PID(), role.Exited, "its service ended: "+m.service.Exit().String())
+}
+
+// lost tells the death of a service, once, unless we wanted it or have replaced it.
+func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
+	w.mu.Lock()
+	m, ok := w.members[id]
+	told := !ok || m.service.PID() != pid || m.wanted
+	if !told {
+		m.wanted = true
+	}
+	w.mu.Unlock()
+	if told {
+		return
+	}
+	f := role.Failure{Life: role.Life{Role: id.Role, Rank: role.NoRank}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
+	if cause == role.Exited {
+		exit := m.service.Exit()
+		f.Exit = &exit
+	}
+	w.store.Report(f)
+}
+
+// WriteStep sets the step of the role's idle services.
+func (w *crew) WriteStep(ctx context.Context, name role.Name, step int64) error {
+	w.mu.Lock()
+	delete(w.pending, name)
+	w.mu.Unlock()
+	return w.each(name, func(m *member) error {
+		_, err := w.hub.Call(ctx, m.id, setStep(step))
+		return err
+	})
+}
+
+func setStep(step int64) *api.ToService {
+	return &api.ToService{Order: &api.ToService_SetStep{SetStep: &api.SetStep{Step: step}}}
+}
+
+// SetStep sets the step of a role as an operator asks. pending: it is taken at the next start.
+func (w *crew) SetStep(ctx context.Context, name role.Name, step int64) (pending bool, err error) {
+	var mu sync.Mutex
+	err = w.each(name, func(m *member) error {
+		a, err := w.hub.Call(ctx, m.id, setStep(step))
+		mu.Lock()
+		defer mu.Unlock()
+		pending = pending || err != nil || a.Pending
+		return nil
+	})
+	if pending || len(w.of(name)) == 0 || !w.engine.Status(name).Begun {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.pending[name] = step
+		return true, err
+	}
+	w.store.SetStep(name, step)
+	return false, err
+}
+
+// close ends every service and what there is of the job on this machine.
+func (w *crew) close(ctx context.Context) error {
+	_, err := w.launcher.StopAll(ctx, leaveGrace)
+	for _, n := range w.opts.Job.Names() {
+		w.giveBack(n)
+	}
+	w.hub.Stop(ctx)
+	return errors.Join(err, w.launcher.Close(ctx))
+}

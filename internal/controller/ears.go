@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/proc"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+	"vigil/internal/wire/rpc"
+)
+
+// ears hands what services say to health.
+type ears struct{ *Controller }
+
+func (e ears) about(r rpc.Registration, kind event.Kind, detail string) {
+	ev := event.New(time.Now(), kind)
+	ev.Role, ev.Incarnation, ev.PID, ev.Detail = r.ID.Role, r.Incarnation, r.PID, r.Name()
+	if detail != "" {
+		ev.Detail += ": " + detail
+	}
+	e.events.Record(ev)
+}
+
+// Joined records that a service stands.
+func (e ears) Joined(r rpc.Registration) { e.about(r, event.ServiceJoined, "") }
+
+// Left records that a service has ended as it should.
+func (e ears) Left(r rpc.Registration) { e.about(r, event.ServiceLeft, "") }
+
+// Suspected records that a service has missed a poll.
+func (e ears) Suspected(r rpc.Registration, why string) {
+	e.about(r, event.Suspected, why)
+	e.log.Warn("service "+r.Name()+" does not answer", "why", why)
+}
+
+// Lost hands on that a service is dead. A seed client has no role that could be repaired: with health
+// check off it ends the job as any failure does, with it on it is said.
+func (e ears) Lost(r rpc.Registration, why string) {
+	if !r.Seed {
+		e.crew.lost(r.ID, r.PID, role.Unreachable, "its service is unreachable: "+why)
+		return
+	}
+	e.about(r, event.Suspected, "lost: "+why)
+	e.log.Error("worker process "+r.Name()+" is lost", "why", why)
+	if !e.opts.UseHealthCheck {
+		e.engine.StopJob("worker process "+r.Name()+" is lost and nothing is repaired without --use-health-check", restart.ExitFailed)
+	}
+}
+
+// Beat hands on a heartbeat.
+func (e ears) Beat(life role.Life, step int64, hasStep bool, at time.Time) {
+	if hasStep {
+		e.store.Beat(life, &step, at)
+	} else {
+		e.store.Beat(life, nil, at)
+	}
+}
+
+// Failed hands on a failure.
+func (e ears) Failed(f role.Failure, _ rpc.ServiceID) { e.store.Report(f) }
+
+// Worker hands on what a worker is doing, and remembers its process.
+func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
+	e.store.Worker(w.Life, w.PID, w.State, w.Status)
+	if w.State == role.WorkerStarting && w.PID > 0 {
+		if who, err := proc.Identify(w.PID); err == nil {
+			e.crew.launcher.Note(id.Role, id.Index, w.PID, who.StartTime)
+		}
+	}
+	if w.State == role.WorkerDown {
+		e.stoppedThere(w.Life)
+	}
+	e.crew.touch()
+}
+
+// stoppedThere takes in that workers of a role that is well have been ended without a failure: somebody
+// has used stop_service of the service itself. The role is stopped by hand then.
+func (e ears) stoppedThere(life role.Life) {
+	rec, err := e.store.Record(life.Role)
+	if err != nil || rec.Incarnation != life.Incarnation || !rec.Healthy || e.engine.Status(life.Role).State != role.Running {
+		return
+	}
+	go func() {
+		if err := (roles{e.Controller}).StopService(context.Background(), life.Role); err != nil {
+			e.log.Error("stop '"+string(life.Role)+"', which was stopped at its service", "error", err)
+		}
+	}()
+}
+
+// Checkpoint hands on that a worker has saved its work.
+func (e ears) Checkpoint(life role.Life, step int64, _ time.Time) { e.store.Checkpoint(life, step) }

@@ -1,0 +1,236 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vigil/api"
+	"vigil/internal/job"
+	"vigil/internal/role"
+	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/rpc"
+)
+
+// loopback is the address of every worker: services of this launcher run on this machine.
+const loopback = "127.0.0.1"
+
+// peersDelay is how long changes are gathered before the peers are told.
+const peersDelay = 20 * time.Millisecond
+
+// Run starts the workers of an incarnation on every service of the role, with ports that no life
+// before it had.
+func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step int64) error {
+	r, _ := w.opts.Job.Role(name)
+	squads, err := w.places.squads(r)
+	if err != nil {
+		return err
+	}
+	master, err := w.lease(r)
+	if err != nil {
+		return fmt.Errorf("lease ports: %w", err)
+	}
+	peers, peersJSON := w.peerAddresses(), w.peersJSON()
+	var group errgroup.Group
+	for i, s := range squads {
+		order := &api.Run{
+			Incarnation: uint64(incarnation), ResumeStep: step, WorldSize: uint32(r.Workers), FirstRank: uint32(s.ranks[0]),
+			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: loopback, MasterPort: uint32(master),
+			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON,
+		}
+		for _, rank := range s.ranks {
+			visible := s.devices
+			if r.Devices == job.DevicesOwn {
+				visible = s.own[rank]
+			}
+			order.Workers = append(order.Workers, &api.Worker{Rank: uint32(rank), Attempt: 1, Devices: visible, Ports: w.portsOf(name, rank)})
+		}
+		id := rpc.ServiceID{Role: name, Index: i}
+		group.Go(func() error {
+			_, err := w.hub.Call(ctx, id, &api.ToService{Order: &api.ToService_Run{Run: order}})
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// lease takes fresh ports for a life: one for its store, and those that the role names for each rank.
+func (w *crew) lease(r *job.Role) (master int, err error) {
+	w.giveBack(r.Name)
+	auto := 0
+	for _, p := range r.Ports {
+		if p.Number == 0 {
+			auto++
+		}
+	}
+	got, err := w.ground.ports.Lease(1 + auto*r.Workers)
+	if err != nil {
+		return 0, err
+	}
+	named := map[int]map[string]int{}
+	next := got[1:]
+	for rank := range r.Workers {
+		named[rank] = map[string]int{}
+		for _, p := range r.Ports {
+			named[rank][p.Name] = p.Number
+			if p.Number == 0 {
+				named[rank][p.Name], next = next[0], next[1:]
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leased[r.Name], w.ports[r.Name] = got, named
+	return got[0], nil
+}
+
+// giveBack ends the leases of a role's life.
+func (w *crew) giveBack(name role.Name) {
+	w.mu.Lock()
+	got := w.leased[name]
+	delete(w.leased, name)
+	delete(w.ports, name)
+	w.mu.Unlock()
+	w.ground.ports.Release(got...)
+	w.touch()
+}
+
+func (w *crew) portsOf(name role.Name, rank int) map[string]uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := map[string]uint32{}
+	for k, v := range w.ports[name][rank] {
+		out[k] = uint32(v)
+	}
+	return out
+}
+
+// peersOf returns where the role's workers can be reached.
+func (w *crew) peersOf(name role.Name) []httpapi.Peer {
+	rec, err := w.store.Record(name)
+	if err != nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := []httpapi.Peer{}
+	for _, k := range rec.Ranks {
+		p := httpapi.Peer{Rank: k.Rank, Address: loopback, Ports: map[string]int{}, State: k.State, Life: k.Life.String()}
+		for n, port := range w.ports[name][k.Rank] {
+			p.Ports[n] = port
+		}
+		if rec.Paused && p.State == role.WorkerReady {
+			p.State = role.WorkerPaused
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// peerAddresses returns HOST:PORT of every worker that has ports, by role: its port named http, else
+// the first by name.
+func (w *crew) peerAddresses() map[string]string {
+	out := map[string]string{}
+	for _, n := range w.opts.Job.Names() {
+		var all []string
+		for _, p := range w.peersOf(n) {
+			names := make([]string, 0, len(p.Ports))
+			for name := range p.Ports {
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			if len(names) == 0 {
+				continue
+			}
+			port, ok := p.Ports["http"]
+			if !ok {
+				port = p.Ports[names[0]]
+			}
+			all = append(all, p.Address+":"+strconv.Itoa(port))
+		}
+		if len(all) > 0 {
+			out[string(n)] = strings.Join(all, ",")
+		}
+	}
+	return out
+}
+
+// peersJSON is the content of VIGIL_PEERS_FILE: {"roles":{ROLE:[worker...]}}, a worker as
+// /api/v1/roles/{role}/workers shows it.
+func (w *crew) peersJSON() string {
+	file := struct {
+		Roles map[role.Name][]httpapi.Peer `json:"roles"`
+	}{map[role.Name][]httpapi.Peer{}}
+	for _, n := range w.opts.Job.Names() {
+		file.Roles[n] = w.peersOf(n)
+	}
+	src, err := json.Marshal(file)
+	if err != nil {
+		return "{}"
+	}
+	return string(src)
+}
+
+// touch says that the peers may have changed.
+func (w *crew) touch() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// followPeers tells every service when the peers have changed, and returns what ends that.
+func (w *crew) followPeers() func(context.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		told := ""
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.changed:
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(peersDelay):
+			}
+			if now := w.peersJSON(); now != told {
+				told = now
+				w.tellPeers(ctx, now)
+			}
+		}
+	}()
+	return func(context.Context) error {
+		cancel()
+		<-done
+		return nil
+	}
+}
+
+// tellPeers gives the file's new content to all services; one that cannot be reached gets it at its
+// next Run.
+func (w *crew) tellPeers(ctx context.Context, content string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var group errgroup.Group
+	for _, r := range w.hub.Registrations() {
+		if !r.Seed {
+			group.Go(func() error {
+				_, err := w.hub.Call(ctx, r.ID, &api.ToService{Order: &api.ToService_Peers{Peers: &api.Peers{Json: content}}})
+				return err
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		w.log.Debug("tell peers", "error", err)
+	}
+}

@@ -1,0 +1,148 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"vigil/internal/job"
+	"vigil/internal/settings"
+	"vigil/internal/wire/httpapi"
+)
+
+// DefaultHTTP is where the HTTP interface listens.
+const DefaultHTTP = "127.0.0.1:8000"
+
+// Options is what a controller is told.
+type Options struct {
+	Job     *job.Job
+	JobFile string // empty: built in, or of one role
+	Version string
+	Self    []string // the program that is a service when "service" is added; default: this one
+	Environ []string // what services and workers inherit
+
+	UseHealthCheck   bool
+	MaxGlobalRestart int
+	NoProgressLives  int
+	GlobalRestart    string        // "keep": services that are well and empty are kept; "full": all are replaced
+	HeartbeatTimeout time.Duration // 0: learned
+	StartTimeout     time.Duration
+	CheckInterval    time.Duration
+	ControllerGrace  time.Duration
+
+	HTTP      string
+	TLSCert   string
+	TLSKey    string
+	TokenFile string
+	Insecure  bool
+
+	StateDir   string // of the job; empty: the user's
+	RuntimeDir string
+	GPUs       string
+	FakeGPUs   int
+	FakeNodes  int
+	WaitGPUs   time.Duration
+
+	LogFormat string
+	LogLevel  string
+
+	Stderr io.Writer // logs and failure reports
+	// Output, when it is not nil, is given what the workers print, with a prefix for each rank.
+	Output  io.Writer
+	Origins map[string]settings.Origin // where each flag's value came from
+}
+
+// AddFlags declares the controller's flags on fs, with o as their target.
+func AddFlags(fs *pflag.FlagSet, o *Options) {
+	fs.BoolVar(&o.UseHealthCheck, "use-health-check", false, "repair what fails; without it any failure stops the job")
+	fs.IntVar(&o.MaxGlobalRestart, "max-global-restart", 3, "how many global restarts may happen; the next one needed stops the job with exit 1")
+	fs.IntVar(&o.NoProgressLives, "no-progress-lives", 0, "stop with exit 93 after so many lives of a role without a step gained; 0: never")
+	fs.StringVar(&o.GlobalRestart, "global-restart", "keep", "keep: a global restart keeps services that are well and empty; full: it replaces all")
+	fs.DurationVar(&o.HeartbeatTimeout, "heartbeat-timeout", 120*time.Second, "how long a role may be silent, 5s or more; unless given, the limit is learned and never shorter than 120s")
+	fs.DurationVar(&o.StartTimeout, "start-timeout", 30*time.Minute, "how long a role may take to its first heartbeat, or to be ready")
+	fs.DurationVar(&o.CheckInterval, "check-interval", time.Second, "how often silence is looked for")
+	fs.DurationVar(&o.ControllerGrace, "controller-grace", 0, "how long services keep their workers going without a controller")
+	fs.StringVar(&o.HTTP, "http", DefaultHTTP, "address of the HTTP interface, HOST:PORT")
+	fs.StringVar(&o.TLSCert, "tls-cert", "", "certificate file of the HTTP interface, PEM")
+	fs.StringVar(&o.TLSKey, "tls-key", "", "key file of the HTTP interface, PEM")
+	fs.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that the HTTP interface asks for")
+	fs.BoolVar(&o.Insecure, "insecure", false, "listen beyond loopback without TLS and token")
+	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
+	fs.StringVar(&o.RuntimeDir, "runtime-dir", "", "folder of sockets and locks (default: /run/vigil for root, else /tmp/vigil-UID)")
+	fs.StringVar(&o.GPUs, "gpus", "", "devices that the job may use: 4,5 (these) or N (any so many); default: as many as its roles reserve")
+	fs.IntVar(&o.FakeGPUs, "fake-gpus", 0, "pretend that there are so many devices")
+	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "pretend that this machine is so many nodes, to try placement strategies")
+	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait for devices that others use")
+	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// UsageError says that a job was not begun because something that was given is wrong: exit 2.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the mistake itself.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Check says everything that is wrong with the options, a line for each. It opens nothing.
+func (o *Options) Check() error {
+	var wrong []error
+	say := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Errorf(format, args...))
+		}
+	}
+	say(o.Job == nil, "there is no job")
+	say(o.MaxGlobalRestart < 0, "--max-global-restart %d: want 0 or more", o.MaxGlobalRestart)
+	say(o.NoProgressLives < 0, "--no-progress-lives %d: want 0 or more", o.NoProgressLives)
+	say(o.GlobalRestart != "keep" && o.GlobalRestart != "full", "--global-restart %q: want keep or full", o.GlobalRestart)
+	say(o.HeartbeatTimeout != 0 && o.HeartbeatTimeout < 5*time.Second, "--heartbeat-timeout %s: want 5s or more", o.HeartbeatTimeout)
+	say(o.StartTimeout <= 0, "--start-timeout %s: want more than 0", o.StartTimeout)
+	say(o.CheckInterval < 10*time.Millisecond || o.CheckInterval > time.Minute, "--check-interval %s: want 10ms to 1m", o.CheckInterval)
+	say(o.ControllerGrace < 0, "--controller-grace %s: want 0 or more", o.ControllerGrace)
+	say(o.FakeGPUs < 0, "--fake-gpus %d: want 0 or more", o.FakeGPUs)
+	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)
+	say(o.FakeGPUs > 0 && o.GPUs != "", "--fake-gpus and --gpus: want one of them")
+	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
+	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
+	if _, err := NewLogger(io.Discard, o.LogFormat, o.LogLevel); err != nil {
+		wrong = append(wrong, err)
+	}
+	security, err := o.security()
+	if err != nil {
+		wrong = append(wrong, err)
+	} else if err := httpapi.CheckBind(o.HTTP, security); err != nil {
+		wrong = append(wrong, fmt.Errorf("--http %s: %w", o.HTTP, err))
+	}
+	return errors.Join(wrong...)
+}
+
+// security returns what protects the HTTP interface.
+func (o *Options) security() (httpapi.Security, error) {
+	s := httpapi.Security{CertFile: o.TLSCert, KeyFile: o.TLSKey, Insecure: o.Insecure}
+	if o.TokenFile == "" {
+		return s, nil
+	}
+	token, err := ReadToken(o.TokenFile)
+	s.Token = token
+	return s, err
+}
+
+// StateHome is where the state of all jobs of this user lies: $XDG_STATE_HOME/vigil, by default
+// ~/.local/state/vigil.
+func StateHome() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "vigil"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find the state directory: %w; give --state-dir", err)
+	}
+	return filepath.Join(home, ".local", "state", "vigil"), nil
+}

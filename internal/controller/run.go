@@ -1,0 +1,251 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/health"
+	"vigil/internal/job"
+	"vigil/internal/metrics"
+	"vigil/internal/restart"
+	"vigil/internal/restart/engine"
+	"vigil/internal/role"
+	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/rpc"
+)
+
+// keepEvents is how many events the controller remembers.
+const keepEvents = 10_000
+
+// Controller is one run of a job. New makes it, Run runs it to its end, Stop asks for that.
+type Controller struct {
+	opts    Options
+	log     *slog.Logger
+	uid     string
+	began   time.Time
+	ground  *ground
+	events  *event.Log
+	history *event.History
+	store   *health.Store
+	checker *health.Checker
+	places  *places
+	crew    *crew
+	engine  *engine.Engine
+	hub     *rpc.Hub
+	metrics *metrics.Metrics
+	api     *httpapi.API
+	endings endings
+
+	mu      sync.Mutex
+	ended   time.Time
+	outcome *engine.Outcome
+	state   string // stopping, ended, or empty
+	ops     int
+}
+
+// New makes everything that a run needs and refuses, with a *UsageError, what cannot be run here: a
+// port in use, a state directory that cannot be written or has a controller, a missing command, not
+// enough devices. Nothing has been started when it returns. Run must follow, or Close.
+func New(ctx context.Context, o Options) (*Controller, error) {
+	if err := o.Check(); err != nil {
+		return nil, &UsageError{err}
+	}
+	log, err := NewLogger(o.Stderr, o.LogFormat, o.LogLevel)
+	if err != nil {
+		return nil, &UsageError{err}
+	}
+	if err := o.Job.Check(job.Machine{Environ: o.Environ}); err != nil {
+		return nil, &UsageError{err}
+	}
+	c := &Controller{opts: o, log: log, began: time.Now(), history: event.NewHistory(200)}
+	if err := c.lay(ctx); err != nil {
+		return nil, errors.Join(&UsageError{err}, c.endings.run(log))
+	}
+	c.compose()
+	return c, nil
+}
+
+// lay opens what the machine must give: directories, locks, devices, the port.
+func (c *Controller) lay(ctx context.Context) error {
+	g, err := openGround(ctx, &c.opts, c.log, &c.endings)
+	if err != nil {
+		return err
+	}
+	c.ground, c.uid = g, g.uid
+	c.places = newPlaces(g.nodes)
+	return c.places.reserve(c.opts.Job)
+}
+
+// compose puts the parts together. Nothing here can fail.
+func (c *Controller) compose() {
+	o, j := &c.opts, c.opts.Job
+	c.metrics = metrics.New(metrics.Options{Source: source{c}, Version: o.Version})
+	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe)
+	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
+	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
+	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: 1, Node: c.ground.host, Ears: ears{c}, Log: c.log.With("part", "wire")})
+	c.crew = newCrew(c)
+	onOff := restart.HealthCheckIsOff
+	if o.UseHealthCheck {
+		onOff = restart.HealthCheckOn
+	}
+	c.engine = engine.New(engine.Options{
+		Job: j, Policy: restart.PolicyOf(j, onOff, o.MaxGlobalRestart, o.NoProgressLives),
+		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
+	})
+	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
+}
+
+// specs returns what health must know of each role.
+func (c *Controller) specs() []health.Spec {
+	var specs []health.Spec
+	for i := range c.opts.Job.Roles {
+		r := &c.opts.Job.Roles[i]
+		l := health.Limits{Start: c.opts.StartTimeout, Heartbeat: c.opts.HeartbeatTimeout, Floor: r.Limits.Floor, Expect: r.Progress.Expect}
+		if r.Limits.Start > 0 {
+			l.Start = r.Limits.Start
+		}
+		if r.Limits.Heartbeat > 0 || r.Limits.Learned {
+			l.Heartbeat = r.Limits.Heartbeat
+		}
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed})
+	}
+	return specs
+}
+
+// Run runs the job to its end and returns how it ended. Everything of it is stopped then. When ctx
+// ends, everything is killed instead.
+func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
+	c.serve()
+	started := event.New(c.began, event.JobStarted)
+	started.Detail = c.uid
+	c.events.Record(started)
+	if c.opts.UseHealthCheck {
+		c.log.Info("Global health check system enabled")
+	}
+	if err := c.checker.Start(c.found); err != nil {
+		return engine.Outcome{}, errors.Join(err, c.Close())
+	}
+	c.endings.add("health checker", func(context.Context) error { return c.checker.Stop(2 * time.Second) })
+	if c.opts.UseHealthCheck {
+		c.log.Info("HealthManager initialized")
+	}
+	c.log.Info("job started", "job", c.uid, "roles", restart.Names(c.opts.Job.Names()), "http", c.url(), "logs", c.ground.logs)
+	c.endings.add("peers", c.crew.followPeers())
+	if c.opts.Output != nil {
+		c.endings.add("output", c.showOutput())
+	}
+	out := c.engine.Run(ctx)
+	c.settle(out)
+	return out, c.Close()
+}
+
+// serve lets the wires answer.
+func (c *Controller) serve() {
+	go func() {
+		if err := c.hub.Serve(c.ground.socket); err != nil {
+			c.log.Error("serve services", "error", err)
+		}
+	}()
+	server := httpapi.NewServer(c.api)
+	server.ErrorLog = slog.NewLogLogger(c.log.Handler(), slog.LevelDebug)
+	go func() { _ = server.Serve(c.ground.http) }()
+	c.endings.add("http", func(ctx context.Context) error {
+		c.api.Close()
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			return server.Close()
+		}
+		return nil
+	})
+	c.endings.add("services", func(ctx context.Context) error { return c.crew.close(ctx) })
+}
+
+// found hands to the engine what the checker found.
+func (c *Controller) found(f health.Findings) error {
+	c.engine.Found(f.Failures, f.Finished)
+	return nil
+}
+
+// settle records how the job ended.
+func (c *Controller) settle(out engine.Outcome) {
+	c.mu.Lock()
+	c.ended, c.outcome, c.state = time.Now(), &out, "ended"
+	c.mu.Unlock()
+	e := event.New(time.Now(), event.JobEnded)
+	e.Detail, e.Rule = out.Why, string(out.Rule)
+	c.events.Record(e)
+	c.report(out)
+}
+
+// Close takes everything apart that stands, newest first. It may be called more than once.
+func (c *Controller) Close() error { return c.endings.run(c.log) }
+
+// Stop ends the job in order; its exit code is 128 and the signal's number.
+func (c *Controller) Stop(sig syscall.Signal) {
+	c.mu.Lock()
+	c.state = "stopping"
+	c.mu.Unlock()
+	c.log.Info("stopping the job; once more to kill everything at once", "signal", signalName(sig))
+	c.engine.StopJob("stopped by "+signalName(sig), 128+int(sig))
+}
+
+func (c *Controller) url() string {
+	scheme := "http"
+	if c.opts.TLSCert != "" {
+		scheme = "https"
+	}
+	return scheme + "://" + c.ground.http.Addr().String()
+}
+
+// healthOf is the store as the engine sees it.
+type healthOf struct{ *health.Store }
+
+// Report hands on a failed repair; what the store makes of it comes back by the next sweep.
+func (h healthOf) Report(f role.Failure) { h.Store.Report(f) }
+
+// endings is the stack of what must be undone, by name.
+type endings struct {
+	mu    sync.Mutex
+	stack []ending
+}
+
+type ending struct {
+	name string
+	end  func(context.Context) error
+}
+
+// add puts an ending on the stack.
+func (e *endings) add(name string, end func(context.Context) error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stack = append(e.stack, ending{name, end})
+}
+
+// run runs the endings, newest first, each bounded, and joins their errors.
+func (e *endings) run(log *slog.Logger) error {
+	var errs []error
+	for {
+		e.mu.Lock()
+		if len(e.stack) == 0 {
+			e.mu.Unlock()
+			return errors.Join(errs...)
+		}
+		last := e.stack[len(e.stack)-1]
+		e.stack = e.stack[:len(e.stack)-1]
+		e.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		if err := last.end(ctx); err != nil {
+			log.Error("end "+last.name, "error", err)
+			errs = append(errs, fmt.Errorf("end %s: %w", last.name, err))
+		}
+		cancel()
+	}
+}

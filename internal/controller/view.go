@@ -1,0 +1,256 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/health"
+	"vigil/internal/metrics"
+	"vigil/internal/role"
+	"vigil/internal/wire/httpapi"
+)
+
+// view answers /api/v1/ and the probes.
+type view struct{ *Controller }
+
+// asked records what somebody asked for, and names the operation.
+func (c *Controller) asked(name role.Name, what string) string {
+	c.mu.Lock()
+	c.ops++
+	id := "op-" + strconv.Itoa(c.ops)
+	c.mu.Unlock()
+	e := event.New(time.Now(), event.Requested)
+	e.Role, e.Detail = name, id+": "+what
+	c.events.Record(e)
+	return id
+}
+
+// Job returns the job as a whole.
+func (v view) Job() httpapi.Job {
+	c := v.Controller
+	lead, _ := c.store.Record(c.opts.Job.Lead)
+	j := httpapi.Job{
+		Name: c.opts.Job.Name, UID: c.uid, LeadRole: c.opts.Job.Lead, CurrentStep: lead.CurrentStep, HealthCheck: c.opts.UseHealthCheck,
+		GlobalRestarts: c.engine.Ledger().Global, MaxGlobalRestarts: c.opts.MaxGlobalRestart, Started: c.began, PID: os.Getpid(), Epoch: 1,
+		Version: c.opts.Version, Obligations: []string{},
+	}
+	for _, o := range c.crew.launcher.Obligations() {
+		j.Obligations = append(j.Obligations, o.String())
+	}
+	j.State, j.Why = v.state()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.outcome != nil {
+		code := c.outcome.Exit
+		j.Ended, j.ExitCode, j.Why = &c.ended, &code, c.outcome.Why
+	}
+	return j
+}
+
+// state says what the job is doing, and why where that is not plain.
+func (v view) state() (state, why string) {
+	v.mu.Lock()
+	state = v.Controller.state
+	v.mu.Unlock()
+	if state != "" {
+		return state, ""
+	}
+	state = "running"
+	for _, n := range v.opts.Job.Names() {
+		switch st := v.engine.Status(n); st.State {
+		case role.Repairing, role.BackOff:
+			return "repairing", string(n) + ": " + st.Why
+		case role.Pending, role.Starting:
+			state, why = "starting", string(n)+": "+st.Why
+		default: // does not change what the job does
+		}
+	}
+	return state, why
+}
+
+// Roles returns all roles.
+func (v view) Roles() []httpapi.Role {
+	recs, _ := v.store.Records()
+	out := make([]httpapi.Role, len(recs))
+	for i, rec := range recs {
+		out[i] = v.role(rec)
+	}
+	return out
+}
+
+// Role returns one role.
+func (v view) Role(name role.Name) (httpapi.Role, bool) {
+	rec, err := v.store.Record(name)
+	if err != nil {
+		return httpapi.Role{}, false
+	}
+	return v.role(rec), true
+}
+
+func (v view) role(rec health.Record) httpapi.Role {
+	r := httpapi.Role{
+		Name: rec.Name, Healthy: rec.Healthy, LastHeartbeat: rec.LastHeartbeat, CurrentStep: rec.CurrentStep, TaskRunning: rec.TaskRunning,
+		RestartCount: rec.RestartCount, Incarnation: rec.Incarnation, Workers: []httpapi.Worker{},
+	}
+	if rec.Error != "" {
+		r.Error = &rec.Error
+	}
+	r.State, r.Why = v.stateOf(rec)
+	for _, k := range rec.Ranks {
+		w := httpapi.Worker{Rank: k.Rank, PID: k.PID, Life: k.Life.String(), State: k.State}
+		if k.Spoken {
+			step, age := k.Step, k.Age.Seconds()
+			w.Step, w.HeartbeatAgeSeconds = &step, &age
+		}
+		r.Workers = append(r.Workers, w)
+	}
+	return r
+}
+
+// stateOf joins what the engine does with a role and what health knows of it. The sentence is empty
+// only for a role that is plainly well.
+func (v view) stateOf(rec health.Record) (role.State, string) {
+	st := v.engine.Status(rec.Name)
+	switch {
+	case st.State == role.Running && !rec.Healthy:
+		return st.State, rec.Error
+	case st.State == role.Running && !rec.Ready && !rec.Finished:
+		return role.Starting, "not all its workers are ready"
+	case st.State == role.Running && rec.Paused:
+		return st.State, "watching is paused"
+	case st.State == role.Running && !rec.Spoken:
+		return st.State, "watched by " + rec.Watched
+	default:
+		return st.State, st.Why
+	}
+}
+
+// Workers returns where the role's workers are.
+func (v view) Workers(name role.Name) ([]httpapi.Peer, bool) {
+	if _, ok := v.opts.Job.Role(name); !ok {
+		return nil, false
+	}
+	return v.crew.peersOf(name), true
+}
+
+// Incidents returns what is remembered, newest first.
+func (v view) Incidents() []httpapi.Incident {
+	out := []httpapi.Incident{}
+	for _, i := range v.history.Incidents() {
+		out = append(out, incident(i))
+	}
+	return out
+}
+
+// Incident returns one of them.
+func (v view) Incident(id string) (httpapi.Incident, bool) {
+	i, ok := v.history.Incident(id)
+	return incident(i), ok
+}
+
+func incident(i event.Incident) httpapi.Incident {
+	at := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		return &t
+	}
+	return httpapi.Incident{
+		ID: i.ID, Role: i.Role, Rank: i.Rank, Incarnation: i.Incarnation, Cause: i.Cause, Detail: i.Detail, Action: i.Action, Rule: i.Rule, Why: i.Why,
+		Roles: i.Roles, Open: i.Open(), Detected: i.Detected, Decided: at(i.Decided), Stopped: at(i.Stopped), Clean: at(i.Clean), Started: at(i.Started),
+		FirstStep: at(i.FirstStep), Held: i.Held, Error: i.Error, Events: i.Events,
+	}
+}
+
+// Since returns the events after a cursor.
+func (v view) Since(cursor uint64) ([]event.Event, <-chan struct{}) { return v.events.Since(cursor) }
+
+// PlacementGroups returns every group.
+func (v view) PlacementGroups() []httpapi.PlacementGroup {
+	out := []httpapi.PlacementGroup{}
+	for _, g := range v.places.groups() {
+		p := httpapi.PlacementGroup{Name: g.Name, Roles: g.Roles, Strategy: string(g.Strategy), State: string(g.State), Why: g.Why, Live: g.Live, Needed: g.Needed, Bundles: []httpapi.Bundle{}}
+		for _, b := range g.Bundles {
+			p.Bundles = append(p.Bundles, httpapi.Bundle{Rank: b.Rank, Node: b.Node, Devices: b.Devices, CPUs: b.CPUs, Memory: b.Memory, Well: b.Node != ""})
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Policy returns what is in force.
+func (v view) Policy() httpapi.Policy { return PolicyOf(&v.opts) }
+
+// Restart begins the restart of a role.
+func (v view) Restart(_ context.Context, name role.Name) (string, error) {
+	if err := v.engine.Restart(name); err != nil {
+		return "", fmt.Errorf("%w: %w", httpapi.ErrConflict, err)
+	}
+	return v.asked(name, "restart"), nil
+}
+
+// StopJob begins the orderly stop of the job; it ends with exit 0, since that is what was asked for.
+func (v view) StopJob(context.Context) (string, error) {
+	v.mu.Lock()
+	if v.Controller.state == "" {
+		v.Controller.state = "stopping"
+	}
+	v.mu.Unlock()
+	id := v.asked("", "stop the job")
+	v.engine.StopJob("stopped by an operator", 0)
+	return id, nil
+}
+
+// Healthy says whether the checker keeps up.
+func (v view) Healthy() error {
+	if late := v.checker.Lateness(); late > 30*time.Second {
+		return fmt.Errorf("the health checker is %s late", late.Round(time.Second))
+	}
+	return nil
+}
+
+// Ready says whether every role has begun.
+func (v view) Ready() error {
+	for _, n := range v.opts.Job.Names() {
+		st := v.engine.Status(n)
+		if st.State == role.Pending || st.State == role.Starting && !st.Begun {
+			return errors.New(string(n) + " has not begun")
+		}
+	}
+	return nil
+}
+
+// source is the controller as the metrics see it.
+type source struct{ *Controller }
+
+// Snapshot returns how things stand.
+func (s source) Snapshot() metrics.Snapshot {
+	recs, _ := s.store.Records()
+	out := metrics.Snapshot{
+		GlobalRestarts: s.engine.Ledger().Global, MaxGlobalRestarts: s.opts.MaxGlobalRestart,
+		CheckerLateness: s.checker.Lateness(), Obligations: len(s.crew.launcher.Obligations()),
+	}
+	for _, rec := range recs {
+		r := metrics.Role{Name: rec.Name, Healthy: rec.Healthy, Step: rec.CurrentStep, HeartbeatAge: time.Since(rec.LastHeartbeat), Incarnation: rec.Incarnation}
+		for _, k := range rec.Ranks {
+			w := metrics.Worker{Rank: k.Rank, State: k.State}
+			if k.Spoken {
+				step, age := k.Step, k.Age
+				w.Step, w.HeartbeatAge = &step, &age
+			}
+			r.Workers = append(r.Workers, w)
+		}
+		out.Roles = append(out.Roles, r)
+	}
+	for _, g := range s.places.groups() {
+		for _, n := range g.Roles {
+			out.Bundles = append(out.Bundles, metrics.Bundles{Role: n, State: string(g.State), Count: g.Needed})
+		}
+	}
+	return out
+}
