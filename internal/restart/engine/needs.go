@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"context"
+
+	"vigil/internal/event"
+	"vigil/internal/role"
+)
+
+// Crew is what moves act on: the services of a role and their workers, wherever they run.
+type Crew interface {
+	// ReadStep asks the role's living services for its step.
+	ReadStep(ctx context.Context, name role.Name) (int64, error)
+	// StopWorkers ends the role's workers and answers when it is proved that nothing of them is left.
+	// held names who did not go by itself. A role that has no service has no workers.
+	StopWorkers(ctx context.Context, name role.Name, how StopKind) (held []string, err error)
+	// Delete ends the role's services, or those of them that cannot be kept.
+	Delete(ctx context.Context, name role.Name, which DeleteKind) error
+	// Start sees to it that idle services stand for the role where it is placed.
+	Start(ctx context.Context, name role.Name, incarnation int) error
+	// WriteStep sets the step of idle services; ReadStep must then answer it.
+	WriteStep(ctx context.Context, name role.Name, step int64) error
+	// Run starts the workers of an incarnation.
+	Run(ctx context.Context, name role.Name, incarnation int, step int64) error
+}
+
+// StopKind says why workers are stopped, and so how long they are given.
+type StopKind string
+
+// The kinds of stop.
+const (
+	Wanted       StopKind = "wanted"        // the grace of a wanted end
+	AfterFailure StopKind = "after_failure" // a rank of the role has failed: the short one
+)
+
+// DeleteKind says which services of a role are ended.
+type DeleteKind string
+
+// The kinds of deletion.
+const (
+	All        DeleteKind = "all"
+	UnlessWell DeleteKind = "unless_well" // those that answer and hold nothing may be kept
+)
+
+// Places reserves the resources of roles.
+type Places interface {
+	// Place keeps the role's placement group if its node and devices are well, else places it anew.
+	Place(name role.Name) error
+	// Release gives the role's resources back.
+	Release(name role.Name)
+}
+
+// Health is what the engine tells of lives and asks of steps.
+type Health interface {
+	Fence(name role.Name) (incarnation int)
+	StopWatching(name role.Name)
+	Begin(name role.Name, step int64)
+	SetStep(name role.Name, step int64)
+	SetRestarts(name role.Name, n int)
+	Standing(name role.Name) (step, checkpoint int64)
+	AwaitReady(ctx context.Context, name role.Name, incarnation int) error
+	Report(f role.Failure)
+}
+
+// Recorder keeps what happened. Every decision is given to it before a move is made.
+type Recorder interface {
+	Record(e event.Event)
+}

@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// StopJob ends the job in order with the exit code given.
+func (e *Engine) StopJob(why string, exit int) {
+	e.tell(func() { e.end(Outcome{Exit: exit, Why: why}) })
+}
+
+// Restart restarts a role in place, with those that its restart.also names; a role that was stopped
+// by hand or has finished is begun again. It spends no budget.
+func (e *Engine) Restart(name role.Name) error {
+	if _, ok := e.Job.Role(name); !ok {
+		return fmt.Errorf("restart %s: no such role", name)
+	}
+	ok := e.tell(func() {
+		e.mu.Lock()
+		e.roles[name].byHand = false
+		e.mu.Unlock()
+		e.take(role.Failure{Life: role.Life{Role: name, Rank: role.NoRank}, Cause: role.Operator, Detail: "restart asked for", At: time.Now()})
+	})
+	if !ok {
+		return fmt.Errorf("restart %s: the job has ended", name)
+	}
+	return nil
+}
+
+// StopRole stops a role by hand and returns when nothing of its workers is left. It waits for a
+// repair of the role that is under way. The job waits until the role is restarted.
+func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
+	done := make(chan error, 1)
+	if !e.tell(func() { e.wishes = append(e.wishes, wish{name, done}) }) {
+		return fmt.Errorf("stop %s: the job has ended", name)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.gone:
+		return fmt.Errorf("stop %s: the job has ended", name)
+	}
+}
+
+// grant carries out the wishes whose roles are free.
+func (e *Engine) grant(ctx context.Context) {
+	var held []wish
+	for _, w := range e.wishes {
+		if e.runsAlone() || e.busy([]role.Name{w.name}) {
+			held = append(held, w)
+			continue
+		}
+		r := e.launch(ctx, restart.StopRolePlan(w.name), &decided{})
+		r.done = w.done
+	}
+	e.wishes = held
+}
