@@ -331,6 +331,7 @@ func (p *peerServer) Open(s api.Sessions_OpenServer) error {
 	if p.open != nil {
 		return p.open(s)
 	}
+	s.SendHeader(nil)
 	<-s.Context().Done()
 	return nil
 }

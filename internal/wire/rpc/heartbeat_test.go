@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -305,45 +304,6 @@ func TestRegisterPollUnregisterAndStopAtOnceAreSafe(t *testing.T) {
 		work.Go(func() { h.ears.await(t, 4, ""); h.Stop(t.Context()) })
 		work.Wait()
 	}
-}
-
-func TestWhoIsNotOfThisJobIsRefused(t *testing.T) {
-	h := startHub(t, "", nil)
-	c := beatsOf(t, h.target())
-	for name, test := range map[string]struct {
-		change func(*api.Sender)
-		want   codes.Code
-	}{
-		"wrong token":    {func(s *api.Sender) { s.Token = "guess" }, codes.Unauthenticated},
-		"no token":       {func(s *api.Sender) { s.Token = "" }, codes.Unauthenticated},
-		"another job":    {func(s *api.Sender) { s.JobUid = "rl-ffffffff" }, codes.PermissionDenied},
-		"a taken role":   {func(s *api.Sender) { s.Role = "metrics" }, codes.InvalidArgument},
-		"another's name": {func(s *api.Sender) { s.Name = "actor/0" }, codes.InvalidArgument},
-		"no pid":         {func(s *api.Sender) { s.Pid = 0 }, codes.InvalidArgument},
-		"a huge index":   {func(s *api.Sender) { s.Index = 1 << 31 }, codes.InvalidArgument},
-	} {
-		s := sender("critic/0", 5, 1)
-		test.change(s)
-		_, err := c.RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: "unix:///tmp/x", Sender: s})
-		wantCode(t, name, err, test.want)
-	}
-	for _, address := range []string{"", "unix:relative", "127.0.0.1:80", "unix:///a b", "unix:///" + strings.Repeat("x", 107), "dns:///host:1"} {
-		_, err := c.RegisterWorkerProcess(t.Context(), &api.RegisterWorkerProcessRequest{WorkerAddress: address, Sender: sender("critic/0", 5, 1)})
-		wantCode(t, fmt.Sprintf("address %q", address), err, codes.InvalidArgument)
-	}
-	if len(h.Registrations()) != 0 {
-		t.Errorf("registered: %v", h.Registrations())
-	}
-
-	l := listenTCP(t)
-	go h.Serve(l)
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, err = api.NewHeartBeatClient(conn).IsBeat(t.Context(), &api.HeartBeatRequest{})
-	wantCode(t, "a caller without a sender over TCP", err, codes.Unauthenticated)
 }
 
 func TestJunkGetsAStatusAndHarmsNobody(t *testing.T) {

@@ -100,10 +100,11 @@ func (ss hubSessions) Open(stream grpc.BidiStreamingServer[api.FromService, api.
 		ses.finish(status.Errorf(codes.DeadlineExceeded, "no hello within %v", helloDeadline))
 		return ses.why
 	}
-	err := stream.SendHeader(nil) // the session stands: the service need not wait for an order to know
-	if err == nil {
-		err = h.carry(stream, ses)
+	// The header says that the session stands; before it the service says nothing but hello.
+	if err := stream.SendHeader(nil); err != nil {
+		ses.finish(err)
 	}
+	err := h.carry(stream, ses)
 	h.detach(of, ses)
 	return err
 }

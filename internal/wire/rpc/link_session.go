@@ -34,6 +34,10 @@ func (l *Link) runSession(ctx context.Context) error {
 	if err := stream.Send(hello); err != nil {
 		return ended(stream, err)
 	}
+	// Only a session that stands gets what waits. A stream that ends instead has no header.
+	if header, err := stream.Header(); err != nil || header == nil {
+		return ended(stream, io.EOF)
+	}
 
 	orders := newUnderway()
 	heard := make(chan error, 1)

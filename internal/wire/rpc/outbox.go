@@ -24,6 +24,7 @@ const (
 type queued struct {
 	word *api.FromService
 	at   time.Time
+	sent time.Time // zero until it was
 }
 
 type lifeKey struct {
@@ -59,7 +60,7 @@ func (o *outbox) signal() {
 // word queues a word; the oldest is dropped if there are too many.
 func (o *outbox) word(w *api.FromService, now time.Time) {
 	o.mu.Lock()
-	o.words = append(o.words, queued{w, now})
+	o.words = append(o.words, queued{word: w, at: now})
 	if over := len(o.words) - maxQueued; over > 0 {
 		o.words = slices.Delete(o.words, 0, over)
 		o.dropped += over
@@ -101,7 +102,7 @@ func (o *outbox) take(now time.Time) ([]queued, time.Duration) {
 		clear(o.beats)
 		clear(o.said)
 		o.flushed = now
-		out = append(out, queued{&api.FromService{Word: &api.FromService_Beats{Beats: batch}}, now})
+		out = append(out, queued{word: &api.FromService{Word: &api.FromService_Beats{Beats: batch}}, at: now})
 	}
 	out = append(out, o.words...)
 	o.words = nil
@@ -117,8 +118,9 @@ func (o *outbox) sent(q queued, now time.Time) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.recent = slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.at) > sayAgain })
+	o.recent = slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.sent) > sayAgain })
 	if len(o.recent) < maxQueued {
+		q.sent = now
 		o.recent = append(o.recent, q)
 	}
 }
@@ -128,7 +130,7 @@ func (o *outbox) sent(q queued, now time.Time) {
 func (o *outbox) broke(unsent []queued, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	again := slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.at) > sayAgain })
+	again := slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.sent) > sayAgain })
 	o.recent = nil
 	o.words = slices.Concat(again, unsent, o.words)
 }

@@ -52,9 +52,9 @@ func TestWordsWaitInOrderWithTheirAgeAndTheOldestGoFirst(t *testing.T) {
 	if len(batch) != maxQueued || batch[0].word.GetCheckpoint().Step != 3 || o.lost() != 3 || o.lost() != 0 {
 		t.Errorf("%d words kept, the first is %v", len(batch), batch[0].word)
 	}
-	later := now.Add(1500 * time.Millisecond)
-	if age := batch[0].aged(later).GetCheckpoint().AgeMs; age != 1500 {
-		t.Errorf("the age is %d ms, want 1500", age)
+	later := now.Add(10 * time.Minute)
+	if age := batch[0].aged(later).GetCheckpoint().AgeMs; age != 600_000 {
+		t.Errorf("the age is %d ms, want 600000", age)
 	}
 	o.sent(batch[0], later)
 	o.word(failure("next"), later)

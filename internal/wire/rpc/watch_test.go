@@ -11,49 +11,51 @@ type watchEvent struct {
 	what string // ask, answer, fail, refuse, pause: not looked at until the next event
 }
 
+var watchStories = map[string]struct {
+	events []watchEvent
+	want   map[int]verdict
+}{
+	"a peer that answers is alive": {
+		events: []watchEvent{{0, "ask"}, {1, "answer"}, {4, "ask"}, {5, "answer"}},
+		want:   map[int]verdict{0: alive, 3: alive, 4: alive, 5: alive, 20: alive},
+	},
+	"one missed poll makes a suspect, and an answer clears it": {
+		events: []watchEvent{{0, "ask"}, {0, "answer"}, {4, "ask"}, {5, "fail"}, {9, "answer"}},
+		want:   map[int]verdict{4: alive, 5: suspect, 8: suspect, 9: alive},
+	},
+	"a poll without an answer is missed when the next would be due": {
+		events: []watchEvent{{0, "ask"}, {0, "answer"}, {4, "ask"}},
+		want:   map[int]verdict{7: alive, 8: suspect, 14: suspect, 15: dead},
+	},
+	"fifteen seconds count from the last answer, however often it failed": {
+		events: []watchEvent{{0, "ask"}, {1, "answer"}, {5, "fail"}, {7, "fail"}, {10, "fail"}},
+		want:   map[int]verdict{5: suspect, 15: suspect, 16: dead},
+	},
+	"an outage shorter than that is not a death": {
+		events: []watchEvent{{0, "answer"}, {4, "ask"}, {6, "fail"}, {14, "answer"}},
+		want:   map[int]verdict{13: suspect, 14: alive, 28: alive},
+	},
+	"refusal is proof at once, until somebody answers": {
+		events: []watchEvent{{0, "answer"}, {1, "refuse"}, {3, "answer"}},
+		want:   map[int]verdict{0: alive, 1: dead, 2: dead, 3: alive},
+	},
+	"one who never answered is dead after the same time": {
+		events: []watchEvent{{0, "ask"}},
+		want:   map[int]verdict{3: alive, 4: suspect, 14: suspect, 15: dead},
+	},
+	"the watch's own pause is not held against the peer": {
+		events: []watchEvent{{0, "answer"}, {4, "ask"}, {5, "pause"}, {105, "nothing"}, {106, "nothing"}},
+		want:   map[int]verdict{5: alive, 105: alive, 106: alive, 108: suspect, 115: dead},
+	},
+	"without a poll under way silence proves nothing": {
+		events: []watchEvent{{0, "answer"}},
+		want:   map[int]verdict{14: alive, 30: alive},
+	},
+}
+
 // shows: D19 D20
 func TestAWatchJudgesByTheTimesOfPollsAndAnswers(t *testing.T) {
-	for name, test := range map[string]struct {
-		events []watchEvent
-		want   map[int]verdict
-	}{
-		"a peer that answers is alive": {
-			events: []watchEvent{{0, "ask"}, {1, "answer"}, {4, "ask"}, {5, "answer"}},
-			want:   map[int]verdict{0: alive, 3: alive, 4: alive, 5: alive, 20: alive},
-		},
-		"one missed poll makes a suspect, and an answer clears it": {
-			events: []watchEvent{{0, "ask"}, {0, "answer"}, {4, "ask"}, {5, "fail"}, {9, "answer"}},
-			want:   map[int]verdict{4: alive, 5: suspect, 8: suspect, 9: alive},
-		},
-		"a poll without an answer is missed when the next would be due": {
-			events: []watchEvent{{0, "ask"}, {0, "answer"}, {4, "ask"}},
-			want:   map[int]verdict{7: alive, 8: suspect, 14: suspect, 15: dead},
-		},
-		"fifteen seconds count from the last answer, however often it failed": {
-			events: []watchEvent{{0, "ask"}, {1, "answer"}, {5, "fail"}, {7, "fail"}, {10, "fail"}},
-			want:   map[int]verdict{5: suspect, 15: suspect, 16: dead},
-		},
-		"an outage shorter than that is not a death": {
-			events: []watchEvent{{0, "answer"}, {4, "ask"}, {6, "fail"}, {14, "answer"}},
-			want:   map[int]verdict{13: suspect, 14: alive, 28: alive},
-		},
-		"refusal is proof at once, until somebody answers": {
-			events: []watchEvent{{0, "answer"}, {1, "refuse"}, {3, "answer"}},
-			want:   map[int]verdict{0: alive, 1: dead, 2: dead, 3: alive},
-		},
-		"one who never answered is dead after the same time": {
-			events: []watchEvent{{0, "ask"}},
-			want:   map[int]verdict{3: alive, 4: suspect, 14: suspect, 15: dead},
-		},
-		"the watch's own pause is not held against the peer": {
-			events: []watchEvent{{0, "answer"}, {4, "ask"}, {5, "pause"}, {105, "nothing"}, {106, "nothing"}},
-			want:   map[int]verdict{5: alive, 105: alive, 106: alive, 108: suspect, 115: dead},
-		},
-		"without a poll under way silence proves nothing": {
-			events: []watchEvent{{0, "answer"}},
-			want:   map[int]verdict{14: alive, 30: alive},
-		},
-	} {
+	for name, test := range watchStories {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Unix(1000, 0)
 			w := newWatch(4*time.Second, time.Second, 15*time.Second, begin)
