@@ -26,7 +26,7 @@ type status struct {
 
 // statusCommand asks a running controller how its job stands.
 func (p *program) statusCommand() *cobra.Command {
-	var addr, output, tokenFile string
+	var output string
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show how a running job stands: every role, rank, step, heartbeat, life, and why", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,14 +46,23 @@ func (p *program) statusCommand() *cobra.Command {
 			return s.print(p.stdout)
 		},
 	}
-	cmd.Flags().StringVar(&addr, "http", controller.DefaultHTTP, "the controller's HTTP address, HOST:PORT or URL")
-	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the bearer token")
+	cmd.Flags().String("http", controller.DefaultHTTP, "the controller's HTTP address, HOST:PORT or URL")
+	cmd.Flags().String("token-file", "", "file with the bearer token")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json for the machine-readable form")
 	return cmd
 }
 
 // ask gets the status over HTTP.
 func ask(ctx context.Context, addr, tokenFile string) (status, error) {
+	var s status
+	var list httpapi.RoleList
+	err := askAll(ctx, addr, tokenFile, map[string]any{"/api/v1/job": &s.Job, "/api/v1/roles": &list})
+	s.Roles = list.Roles
+	return s, err
+}
+
+// askAll gets several documents of one controller.
+func askAll(ctx context.Context, addr, tokenFile string, docs map[string]any) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -66,18 +75,15 @@ func ask(ctx context.Context, addr, tokenFile string) (status, error) {
 	if tokenFile != "" {
 		var err error
 		if token, err = controller.ReadToken(tokenFile); err != nil {
-			return status{}, usage(err)
+			return usage(err)
 		}
 	}
-	var s status
-	var list httpapi.RoleList
-	for path, into := range map[string]any{"/api/v1/job": &s.Job, "/api/v1/roles": &list} {
+	for path, into := range docs {
 		if err := get(ctx, addr+path, token, into); err != nil {
-			return status{}, fmt.Errorf("ask the controller at %s: %w", addr, err)
+			return fmt.Errorf("ask the controller at %s: %w", addr, err)
 		}
 	}
-	s.Roles = list.Roles
-	return s, nil
+	return nil
 }
 
 func get(ctx context.Context, url, token string, into any) error {
