@@ -66,8 +66,11 @@ func (h *History) Observe(e Event) {
 		return
 	case Decided:
 		for _, i := range h.kept {
-			if i.ID == e.Incident || i.Decided.IsZero() && slices.Contains(e.Roles, i.Role) {
-				i.Action, i.Rule, i.Why, i.Roles, i.Decided, i.led = e.Action, e.Rule, e.Detail, e.Roles, e.At, e.Incident
+			if i.ID == e.Incident || i.answeredBy(e) {
+				i.Action, i.Rule, i.Why, i.Roles, i.led = e.Action, e.Rule, e.Detail, e.Roles, e.Incident
+				if i.Decided.IsZero() {
+					i.Decided = e.At
+				}
 			}
 		}
 	case FirstStep:
@@ -95,11 +98,19 @@ func (h *History) Observe(e Event) {
 	}
 }
 
-// follow takes in an event of the plan that mends the incident. Only moves on the incident's own role
-// set its times, since the plan may mend others beside it.
+// answeredBy reports whether a decision about another incident mends this one too: because nothing has
+// been decided about it yet, or because its own repair, still under way, is overruled.
+func (i *Incident) answeredBy(e Event) bool {
+	overrules := i.Open() && e.Action != role.InPlace
+	return (i.Decided.IsZero() || overrules) && slices.Contains(e.Roles, i.Role)
+}
+
+// follow takes in an event of the plan that mends the incident, or of one that was overruled. Only
+// moves on the incident's own role set its times, since the plan may mend others beside it.
 func (i *Incident) follow(e Event) {
 	i.add(e)
 	switch {
+	case e.Incident != i.led: // an overruled plan sets none
 	case e.Kind == PlanEnded && (len(e.Roles) == 0 || slices.Contains(e.Roles, i.Role)):
 		i.Ended, i.Error = e.At, e.Error
 	case e.Kind == Moved && e.Role == i.Role && e.Error == "":

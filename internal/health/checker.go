@@ -37,15 +37,19 @@ func NewChecker(store Sweeper, interval time.Duration, log *slog.Logger) *Checke
 	return &Checker{store: store, interval: interval, log: log}
 }
 
-// ErrStarted says that the checker runs already.
+// ErrStarted says that the checker runs already, or that its callback has not returned since its stop.
 var ErrStarted = errors.New("health checker is started already")
 
 // Start begins sweeping. found is called whenever a sweep found something, one call at a time.
 func (c *Checker) Start(found func(Findings) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stop != nil {
-		return ErrStarted
+	if c.done != nil {
+		select {
+		case <-c.done:
+		default:
+			return ErrStarted
+		}
 	}
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
 	go c.loop(found, c.stop, c.done)

@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"vigil/internal/job"
@@ -29,7 +28,8 @@ func (t *Table) Sweep(now time.Time) Findings {
 			continue
 		}
 		for i := range r.ranks {
-			if f, late := r.judge(i, now); late {
+			if cause := r.overdue(i, now); cause != "" {
+				f := r.failure(i, cause, now)
 				f.Life.Job = t.job
 				t.Report(f)
 			}
@@ -39,7 +39,7 @@ func (t *Table) Sweep(now time.Time) Findings {
 	t.pending, t.blind = nil, 0
 	for _, name := range t.order {
 		r := t.records[name]
-		if r.watched && !r.finished && !slices.ContainsFunc(r.ranks, func(k rank) bool { return k.state != role.WorkerFinished }) {
+		if r.watched && !r.finished && r.allFinished() {
 			r.finished, r.running = true, false
 			found.Finished = append(found.Finished, name)
 		}
@@ -47,25 +47,39 @@ func (t *Table) Sweep(now time.Time) Findings {
 	return found
 }
 
-// judge says whether a rank has been silent, or not ready, for too long.
-func (r *record) judge(i int, now time.Time) (role.Failure, bool) {
+// overdue says what a rank has not done in time; empty when there is nothing. Every rank of the job
+// is asked at every sweep.
+func (r *record) overdue(i int, now time.Time) role.Cause {
 	k := &r.ranks[i]
-	if k.verdict || k.state == role.WorkerFinished {
-		return role.Failure{}, false
-	}
-	f := role.Failure{Life: role.Life{Role: r.Name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt}, At: k.since}
-	age := now.Sub(k.since)
 	switch {
-	case r.Probed && k.state == role.WorkerStarting && age > r.Limits.Start:
-		f.Cause, f.Detail = role.NotReady, fmt.Sprintf("not ready for %s", round(age))
-	case k.word.IsZero() && r.rhythm.expected(r.Limits, i) && age > r.Limits.Start:
-		f.Cause, f.Detail = role.NoStart, fmt.Sprintf("no first heartbeat for %s", round(age))
-	case !k.word.IsZero() && r.Limits.Expect != job.Never && now.Sub(k.word) > r.rhythm.limit(r.Limits):
-		f.Cause, f.At, f.Detail = role.Silent, k.word, fmt.Sprintf("no heartbeat for %s (timeout %s)", round(now.Sub(k.word)), round(r.rhythm.limit(r.Limits)))
-	default:
-		return role.Failure{}, false
+	case k.verdict || k.state == role.WorkerFinished:
+		return ""
+	case r.Probed && k.state == role.WorkerStarting && now.Sub(k.since) > r.Limits.Start:
+		return role.NotReady
+	case k.word.IsZero():
+		if r.rhythm.expected(r.Limits, i) && now.Sub(k.since) > r.Limits.Start {
+			return role.NoStart
+		}
+	case r.Limits.Expect != job.Never && now.Sub(k.word) > r.rhythm.limit(r.Limits, i):
+		return role.Silent
 	}
-	return f, true
+	return ""
+}
+
+// failure puts a rank's verdict into words.
+func (r *record) failure(i int, cause role.Cause, now time.Time) role.Failure {
+	k := &r.ranks[i]
+	f := role.Failure{Life: role.Life{Role: r.Name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt}, Cause: cause, At: k.since}
+	age := round(now.Sub(k.since))
+	switch cause {
+	case role.NotReady:
+		f.Detail = fmt.Sprintf("not ready for %s", age)
+	case role.NoStart:
+		f.Detail = fmt.Sprintf("no first heartbeat for %s", age)
+	default:
+		f.At, f.Detail = k.word, fmt.Sprintf("no heartbeat for %s (timeout %s)", round(now.Sub(k.word)), round(r.rhythm.limit(r.Limits, i)))
+	}
+	return f
 }
 
 // doubt credits the time in which nobody listened: a gap between two sweeps beyond twice the
@@ -99,7 +113,10 @@ func (r *record) credit(d time.Duration, now time.Time) {
 
 // Pause stops watching the role for silence until the time given.
 func (t *Table) Pause(name role.Name, until, now time.Time) {
-	r := t.records[name]
+	r, ok := t.records[name]
+	if !ok {
+		return
+	}
 	if r.pausedSince.IsZero() {
 		r.pausedSince = now
 	}
@@ -108,7 +125,10 @@ func (t *Table) Pause(name role.Name, until, now time.Time) {
 
 // Resume watches again; the time of the pause is credited.
 func (t *Table) Resume(name role.Name, now time.Time) {
-	r := t.records[name]
+	r, ok := t.records[name]
+	if !ok {
+		return
+	}
 	if !r.pausedSince.IsZero() {
 		r.credit(now.Sub(r.pausedSince), now)
 	}

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"slices"
 	"time"
 
 	"vigil/internal/job"
@@ -27,37 +28,53 @@ type Limits struct {
 
 // rhythm is what has been learned of a role's gaps between two words of one life. It outlives lives.
 type rhythm struct {
-	longest time.Duration
-	gaps    map[int]int // survived gaps by rank
-	spoke   map[int]bool
+	longest time.Duration // over all ranks
+	ranks   []learned
 }
 
-func newRhythm() rhythm { return rhythm{gaps: map[int]int{}, spoke: map[int]bool{}} }
+// learned is what is known of one rank.
+type learned struct {
+	gaps  int // survived
+	spoke bool
+}
+
+func newRhythm(workers int) rhythm { return rhythm{ranks: make([]learned, workers)} }
 
 // heard takes in a gap that a rank has survived.
 func (r *rhythm) heard(rank int, gap time.Duration) {
-	r.gaps[rank]++
+	r.ranks[rank].gaps++
 	r.longest = max(r.longest, gap)
 }
 
-// known reports whether enough gaps were seen to judge by them.
-func (r *rhythm) known() bool {
-	for _, n := range r.gaps {
-		if n >= learnAfter {
-			return true
-		}
-	}
-	return false
+// known reports whether the rank has survived enough gaps to be judged by what was learned. Each rank
+// is asked for itself: one that speaks often says nothing of one that speaks seldom.
+func (r *rhythm) known(rank int) bool { return r.ranks[rank].gaps >= learnAfter }
+
+// spoken reports whether any rank has ever spoken.
+func (r *rhythm) spoken() bool {
+	return slices.ContainsFunc(r.ranks, func(l learned) bool { return l.spoke })
+}
+
+// settled reports whether every rank that speaks is known, and so the learned limit holds for all.
+func (r *rhythm) settled() bool {
+	return r.spoken() && !slices.ContainsFunc(r.ranks, func(l learned) bool { return l.spoke && l.gaps < learnAfter })
 }
 
 // limit returns how long a rank that has spoken in this life may be silent: the explicit limit if
-// there is one; else learnFactor times the longest gap survived, never under the floor; and while
-// too little is known, the start limit.
-func (r *rhythm) limit(l Limits) time.Duration {
+// there is one; else learnFactor times the longest gap that any rank has survived, never under the
+// floor; and while too little is known of the rank, the start limit.
+func (r *rhythm) limit(l Limits, rank int) time.Duration {
+	return r.limitIf(l, r.known(rank))
+}
+
+// shown returns the limit that holds for every rank.
+func (r *rhythm) shown(l Limits) time.Duration { return r.limitIf(l, r.settled()) }
+
+func (r *rhythm) limitIf(l Limits, known bool) time.Duration {
 	switch {
 	case l.Heartbeat > 0:
 		return l.Heartbeat
-	case !r.known():
+	case !known:
 		return max(l.Start, l.Floor)
 	default:
 		return max(learnFactor*r.longest, l.Floor)
@@ -72,6 +89,6 @@ func (r *rhythm) expected(l Limits, rank int) bool {
 	case job.Never:
 		return false
 	default:
-		return r.spoke[rank]
+		return r.ranks[rank].spoke
 	}
 }

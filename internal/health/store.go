@@ -37,10 +37,15 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 // Sweep judges every role now.
 func (s *Store) Sweep(now time.Time) Findings {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	found := s.table.Sweep(now)
 	if !found.Empty() {
 		s.change()
+	}
+	s.mu.Unlock()
+	if found.Blind > 0 {
+		e := event.New(now, event.Blind)
+		e.Took, e.Detail = found.Blind, fmt.Sprintf("%s credited to every role", round(found.Blind))
+		s.record(e)
 	}
 	return found
 }
@@ -130,9 +135,14 @@ func (s *Store) Checkpoint(life role.Life, step int64) Heard {
 // Worker takes in what a worker is doing.
 func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status string) {
 	s.mu.Lock()
-	before, _ := s.table.Record(life.Role, time.Now())
+	before := role.WorkerState("")
+	ready := false
+	r, k := s.table.peek(life)
+	if k != nil {
+		before, ready = k.state, r.ready()
+	}
 	fresh := s.table.Worker(life, pid, state, status)
-	after, _ := s.table.Record(life.Role, time.Now())
+	ready = fresh && !ready && r.ready()
 	s.change()
 	s.mu.Unlock()
 	if !fresh {
@@ -140,12 +150,12 @@ func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status s
 		return
 	}
 	kind := map[role.WorkerState]event.Kind{role.WorkerStarting: event.WorkerStarted, role.WorkerReady: event.WorkerReady, role.WorkerFinished: event.WorkerFinished}[state]
-	if kind != "" && before.Ranks[life.Rank].State != state || state == role.WorkerStarting {
+	if kind != "" && before != state || state == role.WorkerStarting {
 		e := event.New(time.Now(), kind)
 		e.Role, e.Incarnation, e.Rank, e.PID = life.Role, life.Incarnation, life.Rank, pid
 		s.record(e)
 	}
-	if after.Ready && !before.Ready {
+	if ready {
 		e := event.New(time.Now(), event.RoleReady)
 		e.Role, e.Incarnation = life.Role, life.Incarnation
 		s.record(e)
@@ -251,15 +261,16 @@ func (s *Store) Names() []role.Name {
 func (s *Store) AwaitReady(ctx context.Context, name role.Name, inc int) error {
 	for {
 		s.mu.Lock()
-		rec, ok := s.table.Record(name, time.Now())
+		r, ok := s.table.records[name]
+		over, ready := !ok || r.incarnation != inc, ok && r.ready()
 		changed := s.changed
 		s.mu.Unlock()
 		switch {
 		case !ok:
 			return s.unknown(name)
-		case rec.Incarnation != inc:
+		case over:
 			return fmt.Errorf("await %s: its incarnation %d is over", name, inc)
-		case rec.Ready:
+		case ready:
 			return nil
 		}
 		select {

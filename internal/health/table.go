@@ -18,6 +18,7 @@ type Spec struct {
 }
 
 // Table holds the health of every role of one job. It is a plain value for one owner; Store shares it.
+// What is said of a role that the job does not have changes nothing.
 type Table struct {
 	job      string
 	interval time.Duration // between two sweeps, as promised
@@ -59,8 +60,8 @@ type rank struct {
 	since   time.Time // start of the life, moved on by credits
 	word    time.Time // last word, moved on by credits; zero before the first
 	step    int64
-	stepped bool // has said a step in this life
-	saved   int64
+	stepped bool  // has said a step in this life
+	saved   int64 // newest step saved, in any life; -1: none
 	verdict bool
 }
 
@@ -70,15 +71,19 @@ func NewTable(jobUID string, interval time.Duration, now time.Time, specs ...Spe
 	t := &Table{job: jobUID, interval: interval, records: map[role.Name]*record{}}
 	for _, s := range specs {
 		t.order = append(t.order, s.Name)
-		t.records[s.Name] = &record{Spec: s, healthy: true, heartbeat: now, saved: -1, rhythm: newRhythm(), ranks: freshRanks(s.Workers, now)}
+		t.records[s.Name] = &record{Spec: s, healthy: true, heartbeat: now, saved: -1, rhythm: newRhythm(s.Workers), ranks: freshRanks(s.Workers, now, nil)}
 	}
 	return t
 }
 
-func freshRanks(n int, now time.Time) []rank {
+// freshRanks returns n workers of a new life. What those of the life before have saved stays saved.
+func freshRanks(n int, now time.Time, before []rank) []rank {
 	ranks := make([]rank, n)
 	for i := range ranks {
 		ranks[i] = rank{attempt: 1, state: role.WorkerDown, since: now, saved: -1}
+		if before != nil {
+			ranks[i].saved = before[i].saved
+		}
 	}
 	return ranks
 }
@@ -86,29 +91,40 @@ func freshRanks(n int, now time.Time) []rank {
 // Fence raises the role's incarnation and returns it. Word of earlier lives is dropped from here on,
 // nothing is judged until Begin, and the step that the role had reached is kept as the one given.
 func (t *Table) Fence(name role.Name, now time.Time) int {
-	r := t.records[name]
+	r, ok := t.records[name]
+	if !ok {
+		return 0
+	}
 	r.given = r.step()
 	r.incarnation++
 	r.watched, r.running, r.spoken, r.finished = false, false, false, false
-	r.ranks = freshRanks(r.Workers, now)
+	r.ranks = freshRanks(r.Workers, now, r.ranks)
 	t.pending = slices.DeleteFunc(t.pending, func(f role.Failure) bool { return f.Life.Role == name })
 	return r.incarnation
 }
 
 // StopWatching ends judgement of the role's current life: a planned stop is not a failure.
 func (t *Table) StopWatching(name role.Name) {
-	r := t.records[name]
-	r.watched, r.running = false, false
+	if r, ok := t.records[name]; ok {
+		r.watched, r.running = false, false
+	}
 }
 
 // Begin says that the role's workers are about to run from the given step. The role is healthy again
-// and its clocks start now. Errors of the life that begins come after this and are kept.
+// and its clocks start now. What it had saved beyond that step is not its own any more. Errors of the life that begins come after this and are kept.
 func (t *Table) Begin(name role.Name, step int64, now time.Time) {
-	r := t.records[name]
+	r, ok := t.records[name]
+	if !ok {
+		return
+	}
 	r.healthy, r.err = true, ""
 	r.given, r.heartbeat = step, now
+	r.saved = min(r.saved, step)
 	r.watched, r.running = true, true
-	r.ranks = freshRanks(r.Workers, now)
+	if t.swept.IsZero() {
+		t.swept = now // from the first life on, somebody must listen
+	}
+	r.ranks = freshRanks(r.Workers, now, r.ranks)
 	for i := range r.ranks {
 		r.ranks[i].state = role.WorkerStarting
 	}
@@ -116,17 +132,21 @@ func (t *Table) Begin(name role.Name, step int64, now time.Time) {
 
 // lifeOf returns record and rank that a word belongs to, or counts it as stale.
 func (t *Table) lifeOf(life role.Life) (*record, *rank) {
-	r, ok := t.records[life.Role]
-	if !ok || life.Job != t.job || life.Incarnation != r.incarnation || life.Rank < 0 || life.Rank >= len(r.ranks) {
-		t.stale++
-		return nil, nil
-	}
-	k := &r.ranks[life.Rank]
-	if life.Attempt != k.attempt {
+	r, k := t.peek(life)
+	if k == nil {
 		t.stale++
 		return nil, nil
 	}
 	return r, k
+}
+
+// peek returns record and rank of a life that is the current one; nil for any other.
+func (t *Table) peek(life role.Life) (*record, *rank) {
+	r, ok := t.records[life.Role]
+	if !ok || life.Job != t.job || life.Incarnation != r.incarnation || life.Rank < 0 || life.Rank >= len(r.ranks) || life.Attempt != r.ranks[life.Rank].attempt {
+		return nil, nil
+	}
+	return r, &r.ranks[life.Rank]
 }
 
 // Heard says what a word did.
@@ -156,7 +176,7 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 		return HeardStale
 	}
 	if k.word.IsZero() {
-		r.rhythm.spoke[w.Life.Rank] = true
+		r.rhythm.ranks[w.Life.Rank].spoke = true
 	} else if gap := w.At.Sub(k.word); gap > 0 && !r.paused(now) {
 		r.rhythm.heard(w.Life.Rank, gap)
 	}
@@ -183,7 +203,10 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 // SetStep makes n the step of every rank of the current life, also when it is lower: an operator
 // or the engine has set it and the workers have taken it.
 func (t *Table) SetStep(name role.Name, n int64) {
-	r := t.records[name]
+	r, ok := t.records[name]
+	if !ok {
+		return
+	}
 	r.given = n
 	for i := range r.ranks {
 		if r.ranks[i].stepped {
@@ -238,6 +261,9 @@ func (t *Table) Report(f role.Failure) Heard {
 		if f.Life.Job != t.job || f.Life.Incarnation != r.incarnation {
 			t.stale++
 			return HeardStale
+		}
+		if r.running && r.allFinished() || r.finished {
+			return HeardNext // its work is done: what becomes of an idle service is no failure
 		}
 	} else if _, k := t.lifeOf(f.Life); k == nil {
 		return HeardStale

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"slices"
 	"time"
 
 	"vigil/internal/job"
@@ -54,7 +53,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 	rec = Record{
 		Healthy: r.healthy, Error: r.err, LastHeartbeat: r.heartbeat, CurrentStep: r.step(), TaskRunning: r.running, RestartCount: r.restarts,
 		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
-		Limit: r.rhythm.limit(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.known(), Watched: r.watchedBy(),
+		Limit: r.rhythm.shown(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.settled(), Watched: r.watchedBy(),
 	}
 	for i := range r.ranks {
 		k := &r.ranks[i]
@@ -77,14 +76,29 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 
 // ready reports whether every worker of the current life is ready or has ended well.
 func (r *record) ready() bool {
-	return r.running && !slices.ContainsFunc(r.ranks, func(k rank) bool {
-		return k.state != role.WorkerReady && k.state != role.WorkerFinished && k.state != role.WorkerPaused
-	}) || r.finished
+	for i := range r.ranks {
+		switch r.ranks[i].state {
+		case role.WorkerReady, role.WorkerFinished, role.WorkerPaused:
+		default:
+			return r.finished
+		}
+	}
+	return r.running || r.finished
+}
+
+// allFinished reports whether every worker of the current life has ended well.
+func (r *record) allFinished() bool {
+	for i := range r.ranks {
+		if r.ranks[i].state != role.WorkerFinished {
+			return false
+		}
+	}
+	return true
 }
 
 // watchedBy says in words what would show that the role is unwell.
 func (r *record) watchedBy() string {
-	spoken := len(r.rhythm.spoke) > 0
+	spoken := r.rhythm.spoken()
 	switch {
 	case r.Limits.Expect == job.Never:
 		return "exit only (progress.expect: never)"
@@ -92,10 +106,10 @@ func (r *record) watchedBy() string {
 		return "exit only (it has never sent a heartbeat)"
 	case r.Limits.Heartbeat > 0:
 		return "exit and heartbeats, limit " + round(r.Limits.Heartbeat).String()
-	case r.rhythm.known():
-		return "exit and heartbeats, learned limit " + round(r.rhythm.limit(r.Limits)).String()
+	case r.rhythm.settled():
+		return "exit and heartbeats, learned limit " + round(r.rhythm.shown(r.Limits)).String()
 	default:
-		return "exit and heartbeats, start limit " + round(r.rhythm.limit(r.Limits)).String() + " until its rhythm is known"
+		return "exit and heartbeats, start limit " + round(r.rhythm.shown(r.Limits)).String() + " until its rhythm is known"
 	}
 }
 

@@ -111,22 +111,23 @@ func (l Ledger) Began(name role.Name, now time.Time) Ledger {
 }
 
 // Spend returns the ledger after a decision about failures. A global restart forgives the roles'
-// in-place counts and is counted itself; in place, each role that failed is charged, those that are
-// only taken along are not. What an operator asked for and a taken port spend nothing, hardware and
+// in-place counts and is counted itself if one of the failures that need it has no other budget; in
+// place, each role that failed is charged, those that are only taken along are not. What an operator asked for and a taken port spend nothing, hardware and
 // preemption spend budgets of their own while these last.
 func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
+	before := l
 	l = l.clone()
+	if d.Action == role.Stop {
+		return l
+	}
 	charged := map[role.Name]bool{}
 	spends := false
 	for _, f := range failures {
 		name := f.Life.Role
-		if charged[name] || d.Action == role.Stop {
+		if charged[name] || f.Cause == role.Operator || f.Cause == role.PortTaken {
 			continue
 		}
 		charged[name] = true
-		if f.Cause == role.Operator || f.Cause == role.PortTaken {
-			continue
-		}
 		s := l.failed(p, name, standing[name].Step, now)
 		switch {
 		case f.Cause == role.Hardware && s.Hardware < hardwareBudget:
@@ -134,7 +135,7 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 		case f.Cause == role.Preempted && s.Preempted < preemptedBudget:
 			s.Preempted++
 		default:
-			spends = true
+			spends = spends || p.judge(before, standing[name], f).action == role.Global
 			if d.Action == role.InPlace {
 				s.InPlace++
 			}

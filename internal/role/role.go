@@ -105,7 +105,6 @@ type Action string
 
 // The actions, mildest first.
 const (
-	Ignore  Action = "ignore" // only by a rule of the job file
 	InPlace Action = "in_place"
 	Global  Action = "global"
 	Stop    Action = "stop"

@@ -214,6 +214,8 @@ func (w *world) do(ctx context.Context, words []string) error {
 		return w.engine.Restart(name)
 	case "stop-role":
 		return w.engine.StopRole(ctx, name)
+	case "stop-role-meanwhile": // and the story goes on
+		go func() { _ = w.engine.StopRole(ctx, name) }()
 	case "stop-job":
 		code, err := strconv.Atoi(words[1])
 		w.engine.StopJob("stopped by an operator", code)
@@ -314,6 +316,8 @@ func (w *world) roleSettings(name role.Name, words []string) error {
 			r.Limits.Start = d
 		case "every":
 			w.actors[name].every = d
+		case "brief":
+			w.actors[name].brief = value == "yes"
 		case "completion":
 			r.Completion = job.Completion(value)
 		case "state":

@@ -54,6 +54,7 @@ type player struct {
 	end         context.CancelFunc
 	startsAt    int64 // -1: where it was told; else what its checkpoint says
 	unready     bool
+	brief       bool // its workers end well before the order to run is answered
 }
 
 // open is closed while the controller runs.
@@ -184,9 +185,9 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	if p.startsAt >= 0 {
 		p.step = p.startsAt
 	}
-	ranks := len(p.ranks)
+	ranks, brief := len(p.ranks), p.brief
 	for i := range p.ranks {
-		p.ranks[i] = true
+		p.ranks[i] = !brief
 	}
 	ready := role.WorkerReady
 	if p.unready {
@@ -196,6 +197,12 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	for r := range ranks {
 		w.store.Worker(w.life(name, inc, r), 1000+r, role.WorkerStarting, "")
 		w.store.Worker(w.life(name, inc, r), 1000+r, ready, "")
+		if brief {
+			w.store.Worker(w.life(name, inc, r), 1000+r, role.WorkerFinished, "")
+		}
+	}
+	if brief {
+		return w.took(ctx, "answer", name)
 	}
 	go w.train(life, name, inc)
 	return nil

@@ -65,6 +65,7 @@ type Engine struct {
 	failures  []role.Failure
 	incidents int
 	wishes    []wish
+	strays    bool // a failure was dropped for a stop by hand; others may have waited for its repair
 
 	mu     sync.Mutex // guards what readers see
 	ledger restart.Ledger
@@ -96,6 +97,8 @@ type roleState struct {
 	why         string
 	incarnation int
 	begun       bool
+	mayRun      bool   // workers of it were told to run and are not proved gone
+	unwell      bool   // something of the workers that run, or ran last, has failed
 	byHand      bool   // stopped by an operator
 	decided     int    // newest incarnation that a decision was made about
 	incident    string // of that decision
@@ -128,7 +131,7 @@ func (e *Engine) Run(ctx context.Context) Outcome {
 			for len(e.running) > 0 {
 				(<-e.inbox)()
 			}
-			return Outcome{Exit: restart.ExitFailed, Why: context.Cause(ctx).Error(), Failures: e.failures}
+			return e.cut(context.Cause(ctx))
 		}
 		if e.ending != nil && len(e.running) == 0 && e.next == nil {
 			e.ending.Failures = e.failures
@@ -138,8 +141,23 @@ func (e *Engine) Run(ctx context.Context) Outcome {
 	}
 }
 
+// cut is the outcome of a run that was ended at once. If it was about to end anyway, its exit code says
+// so, unless that would be success.
+func (e *Engine) cut(cause error) Outcome {
+	out := Outcome{Exit: restart.ExitFailed, Why: cause.Error(), Failures: e.failures}
+	if e.ending != nil && e.ending.Exit != 0 {
+		out.Exit, out.Rule = e.ending.Exit, e.ending.Rule
+	}
+	return out
+}
+
 // tell queues an act for the loop. It reports false when the loop has ended.
 func (e *Engine) tell(act func()) bool {
+	select {
+	case <-e.gone: // the queue may still have room
+		return false
+	default:
+	}
 	select {
 	case e.inbox <- act:
 		return true
@@ -169,6 +187,9 @@ func (e *Engine) finish(name role.Name) {
 	}
 	r, _ := e.Job.Role(name)
 	at := e.state(name)
+	if !at.begun {
+		return // fenced between the sweep and now: the life that ended is over anyway
+	}
 	if r.Completion == job.Daemon {
 		e.take(role.Failure{Life: role.Life{Role: name, Incarnation: at.incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Exited, At: time.Now(), Detail: "a daemon role ended (exit code 0)"})
 		return
@@ -193,6 +214,11 @@ func (e *Engine) take(f role.Failure) {
 		return // no restart while stopping
 	}
 	at := e.state(f.Life.Role)
+	if f.Cause != role.Operator && (f.Life.Incarnation == 0 || f.Life.Incarnation >= at.incarnation) {
+		e.mu.Lock()
+		e.roles[f.Life.Role].unwell = true
+		e.mu.Unlock()
+	}
 	ev := event.New(time.Now(), event.Failure)
 	ev.Took = max(0, ev.At.Sub(f.At))
 	ev.Role, ev.Incarnation, ev.Rank, ev.Cause, ev.Detail = f.Life.Role, f.Life.Incarnation, f.Life.Rank, f.Cause, f.Detail
@@ -202,17 +228,18 @@ func (e *Engine) take(f role.Failure) {
 	if incident, told := e.toldOf(f, at); told && !f.Fatal {
 		ev.Kind, ev.Incident = event.Folded, incident
 		e.Recorder.Record(ev)
+		e.strays = e.strays || at.byHand
 		return
 	}
 	e.incidents++
 	ev.Incident = fmt.Sprint(e.incidents)
 	e.Recorder.Record(ev)
-	e.failures = append(e.failures, f)
-	if len(e.failures) > keepFailures {
-		e.failures = e.failures[1:]
-	}
 	e.pending = append(e.pending, suspect{f, ev.Incident})
 	if f.Cause != role.Operator {
+		e.failures = append(e.failures, f)
+		if len(e.failures) > keepFailures {
+			e.failures = e.failures[1:]
+		}
 		e.sayFailure(f)
 	}
 	for r := range e.running {
@@ -223,16 +250,19 @@ func (e *Engine) take(f role.Failure) {
 }
 
 // toldOf returns the incident that a failure belongs to, if it needs no decision of its own: the role
-// waits to be decided about anyway, this life has been decided about, or everything is about to be
-// restarted or stopped.
+// waits to be decided about anyway, this life has been decided about, it has finished or was stopped by
+// hand, or everything is about to be restarted or stopped.
 func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told bool) {
 	for _, s := range e.pending {
-		if s.Life.Role == f.Life.Role {
+		if s.Life.Role == f.Life.Role && (s.Cause != role.Operator || f.Cause == role.Operator) {
 			return s.incident, true
 		}
 	}
 	if f.Life.Incarnation != 0 && f.Life.Incarnation < at.incarnation {
 		return at.incident, true // fenced between the sweep and now
+	}
+	if f.Cause != role.Operator && (at.byHand || at.state == role.Finished) {
+		return at.incident, true // its idle service died
 	}
 	if e.next != nil {
 		return e.next.incident, true
@@ -253,6 +283,7 @@ func (e *Engine) advance(ctx context.Context) {
 	}
 	if e.next == nil && e.ending == nil {
 		e.grant(ctx)
+		e.gather(ctx)
 	}
 }
 
@@ -285,6 +316,9 @@ func (e *Engine) settle(ctx context.Context) {
 	}
 	standing := e.standing()
 	d := &decided{Decision: restart.Decide(e.Policy, e.Ledger(), standing, batch), failures: batch, incident: incident}
+	if d.Action == role.InPlace { // who was stopped by hand is not taken along
+		d.Roles = slices.DeleteFunc(d.Roles, func(n role.Name) bool { return e.state(n).byHand })
+	}
 	e.charge(func(l restart.Ledger) restart.Ledger {
 		return l.Spend(e.Policy, d.Decision, batch, standing, time.Now())
 	})
@@ -334,7 +368,8 @@ func (e *Engine) begin(ctx context.Context, d *decided) {
 	case role.Global:
 		e.launch(ctx, restart.GlobalPlan(e.Job, e.without()), d)
 	default:
-		for _, p := range restart.InPlacePlans(e.Policy, e.Job, d.Roles, e.unbegun(d.Roles)) {
+		mend, fresh := e.unbegun(d.Roles)
+		for _, p := range restart.InPlacePlans(e.Policy, e.Job, append(slices.Clone(d.Roles), mend...), fresh) {
 			e.launch(ctx, p, d)
 		}
 	}

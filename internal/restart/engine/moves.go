@@ -130,7 +130,7 @@ func (e *Engine) resumeStep(r *run, name role.Name) int64 {
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
 	cfg, _ := e.Job.Role(name)
 	how, grace := Wanted, cfg.Stop.Grace
-	if r.failed[name] {
+	if e.state(name).unwell {
 		how, grace = AfterFailure, cfg.Stop.GraceOnFailure
 	}
 	var held []string
@@ -142,9 +142,10 @@ func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result
 	if len(held) > 0 {
 		res.detail = "held on: " + strings.Join(held, "; ")
 	}
-	if r.plan.Action == role.Stop && res.err == nil {
+	if res.err == nil {
 		e.mu.Lock()
-		e.roles[name].begun = false
+		st := e.roles[name]
+		st.mayRun, st.begun = false, st.begun && r.plan.Action != role.Stop
 		e.mu.Unlock()
 	}
 	return res
@@ -191,15 +192,18 @@ func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result 
 	e.Health.Begin(name, step)
 	e.mu.Lock()
 	st := e.roles[name]
-	st.begun, st.step, st.state, st.why = true, step, role.Starting, "its workers start"
+	st.begun, st.mayRun, st.unwell, st.byHand, st.step, st.state, st.why = true, true, false, false, step, role.Starting, "its workers start"
 	e.mu.Unlock()
 	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
 	res.step = &step
 	if res.err != nil {
+		e.mu.Lock()
+		st.begun = false
+		e.mu.Unlock()
 		return res
 	}
 	e.charge(func(l restart.Ledger) restart.Ledger { return l.Began(name, time.Now()) })
-	e.setState(name, role.Running, "")
+	e.setRunning(name, "")
 	return res
 }
 
@@ -207,7 +211,7 @@ func (e *Engine) awaitReady(r *run, name role.Name) result {
 	cfg, _ := e.Job.Role(name)
 	// Health gives the verdict not_ready at the limit itself; this bound is behind it.
 	limit := cmp.Or(cfg.Limits.Start, e.StartLimit) + time.Minute
-	e.setState(name, role.Running, "others wait until it is ready")
+	e.setRunning(name, "others wait until it is ready")
 	return bounded(r.waiting, limit, func(ctx context.Context) error {
 		return e.Health.AwaitReady(ctx, name, e.state(name).incarnation)
 	})

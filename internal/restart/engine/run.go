@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +23,6 @@ type run struct {
 	why      *decided
 	failed   map[role.Name]bool // roles of which a rank or service failed
 	began    time.Time
-	steps    map[role.Name]int64
 	boundary context.Context // ends when the plan is to end at its next move
 	cancel   context.CancelCauseFunc
 	waiting  context.Context // ends earlier: only what waits for others ends with it
@@ -44,19 +44,21 @@ func (m *moveError) Unwrap() error { return m.err }
 
 // launch begins a plan. Its fences stand before anything else is heard; the loop hears of its end.
 func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *run {
-	r := &run{plan: plan, why: why, began: time.Now(), failed: map[role.Name]bool{}, steps: map[role.Name]int64{}}
+	r := &run{plan: plan, why: why, began: time.Now(), failed: map[role.Name]bool{}}
 	r.boundary, r.cancel = context.WithCancelCause(ctx)
 	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
 	for _, f := range why.failures {
-		r.failed[f.Life.Role] = f.Cause != role.Operator
+		r.failed[f.Life.Role] = r.failed[f.Life.Role] || f.Cause != role.Operator
 	}
 	e.running[r] = true
+	without := e.without()
 	for _, n := range plan.Roles {
 		switch {
+		case plan.Action == role.Global && slices.Contains(without, n): // stays as it is
 		case plan.Action == role.Stop:
 			e.setState(n, e.stateOfStop(n), "stopping")
 		case plan.Action == restart.Begin:
-			e.setState(n, role.Starting, "waits for its turn to start")
+			e.setState(n, role.Pending, e.waitsFor(n))
 		default:
 			e.setState(n, role.Repairing, fmt.Sprintf("%s restart: %s", plan.Action, why.Why))
 		}
@@ -71,6 +73,14 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *r
 		e.inbox <- func() { e.ended(r, err) }
 	}()
 	return r
+}
+
+// waitsFor says what a role that has not begun waits for.
+func (e *Engine) waitsFor(n role.Name) string {
+	if r, _ := e.Job.Role(n); len(r.DependsOn) > 0 {
+		return "waits for " + restart.Names(r.DependsOn)
+	}
+	return "waits for its turn to start"
 }
 
 // stateOfStop keeps a finished role finished in the display while the job stops.
@@ -152,21 +162,11 @@ func (e *Engine) ended(r *run, err error) {
 	e.Recorder.Record(ev)
 	e.sayEnded(r, err)
 	if r.done != nil {
-		e.mu.Lock()
-		e.roles[r.plan.Roles[0]].byHand = err == nil
-		e.mu.Unlock()
+		e.stoppedByHand(r.plan.Roles[0], err)
 		r.done <- err
 	}
 	for _, n := range r.plan.Roles {
-		st := e.state(n)
-		switch {
-		case st.begun && st.state != role.Finished:
-			e.setState(n, role.Running, "")
-		case st.byHand:
-			e.setState(n, role.Stopped, "stopped by hand; restart begins it again")
-		case err != nil && r.plan.Action != role.Stop:
-			e.setState(n, role.Repairing, err.Error())
-		}
+		e.showEnded(r, n, err)
 	}
 	if err == nil || r.plan.Action == role.Stop || errors.Is(err, errOverruled) || interrupted || e.ending != nil {
 		return
@@ -176,6 +176,44 @@ func (e *Engine) ended(r *run, err error) {
 		at = m.move.Role
 	}
 	e.Health.Report(role.Failure{Life: role.Life{Role: at, Rank: role.NoRank, Incarnation: e.state(at).incarnation, Attempt: 1}, Cause: role.Unrepaired, Detail: err.Error(), At: time.Now()})
+}
+
+// stoppedByHand takes in the end of a stop that an operator asked for. What failed in the life that
+// was stopped needs no repair.
+func (e *Engine) stoppedByHand(name role.Name, err error) {
+	st := e.state(name)
+	if st.state == role.Finished || errors.Is(err, errOverruled) {
+		return
+	}
+	// A restart that was asked for since the stop began comes after it.
+	restartAsked := slices.ContainsFunc(e.pending, func(s suspect) bool { return s.Life.Role == name && s.Cause == role.Operator })
+	e.mu.Lock()
+	e.roles[name].byHand = !restartAsked
+	e.mu.Unlock()
+	before := len(e.pending)
+	e.pending = slices.DeleteFunc(e.pending, func(s suspect) bool { return s.Life.Role == name && s.Cause != role.Operator })
+	e.strays = e.strays || len(e.pending) < before
+}
+
+// showEnded sets what is shown of a role after a plan that touched it.
+func (e *Engine) showEnded(r *run, name role.Name, err error) {
+	st := e.state(name)
+	switch {
+	case st.state == role.Finished: // whatever was done to its services
+	case r.done != nil && err == nil:
+		e.setState(name, role.Stopped, "stopped by hand; restart begins it again")
+	case r.done != nil && !errors.Is(err, errOverruled):
+		e.setState(name, role.Failed, "a stop by hand did not succeed: "+err.Error())
+	case r.plan.Action == role.Stop && r.done == nil && st.mayRun:
+		e.setState(name, role.Failed, "it is not proved that its workers are gone")
+	case r.plan.Action == role.Stop && r.done == nil:
+		e.setState(name, role.Stopped, "the job has ended")
+	case st.begun:
+		e.setRunning(name, "")
+	case st.byHand: // a global restart leaves it stopped
+	case err != nil:
+		e.setState(name, role.Repairing, err.Error())
+	}
 }
 
 func (e *Engine) cancelPlans(cause error) {

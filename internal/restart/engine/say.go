@@ -17,12 +17,6 @@ func (e *Engine) sayFailure(f role.Failure) {
 	if f.Life.Rank != role.NoRank {
 		args = append(args, "rank", f.Life.Rank)
 	}
-	if f.Exit != nil {
-		args = append(args, "exit", f.Exit.String())
-	}
-	if f.Log != "" {
-		args = append(args, "log", f.Log)
-	}
 	verb := "triggering restart"
 	if !e.Policy.HealthCheck {
 		verb = "health check is off"

@@ -30,6 +30,16 @@ func (e *Engine) Ledger() restart.Ledger {
 	return restart.Ledger{Global: e.ledger.Global, Roles: maps.Clone(e.ledger.Roles)}
 }
 
+// SetStep makes step the one that the role's next life begins with. A restart in place that is under
+// way takes it too, if it has not got so far.
+func (e *Engine) SetStep(name role.Name, step int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st, ok := e.roles[name]; ok {
+		st.step = step
+	}
+}
+
 // charge replaces the ledger by what change makes of it.
 func (e *Engine) charge(change func(restart.Ledger) restart.Ledger) {
 	e.mu.Lock()
@@ -50,6 +60,16 @@ func (e *Engine) setState(name role.Name, s role.State, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.roles[name].state, e.roles[name].why = s, why
+}
+
+// setRunning marks a role that runs. One whose workers have ended well meanwhile, perhaps before the
+// order to run them was answered, stays finished.
+func (e *Engine) setRunning(name role.Name, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st := e.roles[name]; st.state != role.Finished {
+		st.state, st.why = role.Running, why
+	}
 }
 
 // standing is what health knows of every role's step.
@@ -85,16 +105,20 @@ func (e *Engine) busy(roles []role.Name) bool {
 }
 
 // unbegun returns the roles beyond those given whose workers have not been told to run, because an
-// earlier plan ended before, and that nobody else is about to begin.
-func (e *Engine) unbegun(but []role.Name) []role.Name {
-	var out []role.Name
+// earlier plan ended before, and that nobody else is about to begin. Those of mend may still have
+// workers of an earlier life, those of fresh have none.
+func (e *Engine) unbegun(but []role.Name) (mend, fresh []role.Name) {
 	for _, n := range e.Job.Names() {
 		st := e.state(n)
 		if !st.begun && !st.byHand && st.state != role.Finished && !slices.Contains(but, n) && !e.busy([]role.Name{n}) {
-			out = append(out, n)
+			if st.mayRun {
+				mend = append(mend, n)
+			} else {
+				fresh = append(fresh, n)
+			}
 		}
 	}
-	return out
+	return mend, fresh
 }
 
 // without returns the roles that a global restart does not begin again: those stopped by hand, and

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"vigil/internal/restart"
@@ -15,7 +16,8 @@ func (e *Engine) StopJob(why string, exit int) {
 }
 
 // Restart restarts a role in place, with those that its restart.also names; a role that was stopped
-// by hand or has finished is begun again. It spends no budget.
+// by hand or has finished is begun again. It spends no budget. A stop of the role that still waits is
+// given up.
 func (e *Engine) Restart(name role.Name) error {
 	if _, ok := e.Job.Role(name); !ok {
 		return fmt.Errorf("restart %s: no such role", name)
@@ -24,6 +26,12 @@ func (e *Engine) Restart(name role.Name) error {
 		e.mu.Lock()
 		e.roles[name].byHand = false
 		e.mu.Unlock()
+		e.wishes = slices.DeleteFunc(e.wishes, func(w wish) bool {
+			if w.name == name {
+				w.done <- fmt.Errorf("stop %s: given up for a restart", name)
+			}
+			return w.name == name
+		})
 		e.take(role.Failure{Life: role.Life{Role: name, Rank: role.NoRank}, Cause: role.Operator, Detail: "restart asked for", At: time.Now()})
 	})
 	if !ok {
@@ -33,8 +41,12 @@ func (e *Engine) Restart(name role.Name) error {
 }
 
 // StopRole stops a role by hand and returns when nothing of its workers is left. It waits for a
-// repair of the role that is under way. The job waits until the role is restarted.
+// repair of the role that is under way; when ctx ends the stop is carried out all the same. The job waits
+// until the role is restarted.
 func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
+	if _, ok := e.Job.Role(name); !ok {
+		return fmt.Errorf("stop %s: no such role", name)
+	}
 	done := make(chan error, 1)
 	if !e.tell(func() { e.wishes = append(e.wishes, wish{name, done}) }) {
 		return fmt.Errorf("stop %s: the job has ended", name)
@@ -61,4 +73,21 @@ func (e *Engine) grant(ctx context.Context) {
 		r.done = w.done
 	}
 	e.wishes = held
+}
+
+// gather begins the roles that a plan left behind because another role of it failed, where that one was
+// then stopped by hand and so is not repaired. It spends nothing.
+func (e *Engine) gather(ctx context.Context) {
+	if !e.strays || len(e.running) > 0 || len(e.pending) > 0 {
+		return
+	}
+	e.strays = false
+	mend, fresh := e.unbegun(nil)
+	if len(mend)+len(fresh) == 0 {
+		return
+	}
+	why := &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by a plan whose other role was stopped by hand"}}
+	for _, p := range restart.InPlacePlans(e.Policy, e.Job, mend, fresh) {
+		e.launch(ctx, p, why)
+	}
 }

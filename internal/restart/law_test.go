@@ -1,0 +1,169 @@
+package restart_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// spending are the causes that have a budget which runs out.
+var spending = []role.Cause{role.Reported, role.Exited, role.Silent, role.Unreachable, role.NoStart, role.NotReady, role.Stuck, role.Hardware, role.Preempted, role.Unrepaired}
+
+// drawJob draws roles that depend only on earlier ones, in any order of the file.
+func drawJob(t *rapid.T) *job.Job {
+	j := &job.Job{Name: "law", Lead: "r0"}
+	n := rapid.IntRange(1, 6).Draw(t, "roles")
+	for i := range n {
+		r := job.Role{Name: role.Name(fmt.Sprintf("r%d", i)), Workers: 1, State: rapid.SampledFrom([]job.StateKind{job.Checkpointed, job.Stateless}).Draw(t, "state")}
+		r.Restart = job.Restart{
+			OnFailure:  rapid.SampledFrom([]role.Action{role.InPlace, role.InPlace, role.Global, role.Stop}).Draw(t, "on_failure"),
+			EscalateAt: rapid.IntRange(1, 4).Draw(t, "escalate_at"),
+			MaxRewind:  rapid.Int64Range(-1, 20).Draw(t, "max_rewind"),
+			BackOff:    job.BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute},
+		}
+		for k := range n {
+			name := role.Name(fmt.Sprintf("r%d", k))
+			if k < i && rapid.IntRange(0, 2).Draw(t, "depends") == 0 {
+				r.DependsOn = append(r.DependsOn, name)
+			}
+			if k != i && rapid.IntRange(0, 4).Draw(t, "also") == 0 {
+				r.Restart.Also = append(r.Restart.Also, name)
+			}
+		}
+		j.Roles = append(j.Roles, r)
+	}
+	j.Roles = rapid.Permutation(j.Roles).Draw(t, "order")
+	return j
+}
+
+func drawPolicy(t *rapid.T, j *job.Job) restart.Policy {
+	check := restart.HealthCheckOn
+	if rapid.IntRange(0, 9).Draw(t, "health_check") == 0 {
+		check = restart.HealthCheckIsOff
+	}
+	return restart.PolicyOf(j, check, rapid.IntRange(0, 3).Draw(t, "max_global"), rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "no_progress_lives"))
+}
+
+func drawBatch(t *rapid.T, p restart.Policy, causes []role.Cause) []role.Failure {
+	var batch []role.Failure
+	for _, n := range rapid.SliceOfNDistinct(rapid.SampledFrom(p.Order), 1, len(p.Order), rapid.ID[role.Name]).Draw(t, "failed") {
+		batch = append(batch, role.Failure{Life: role.Life{Role: n, Incarnation: 1, Attempt: 1}, Cause: rapid.SampledFrom(causes).Draw(t, "cause"),
+			Fatal: rapid.IntRange(0, 30).Draw(t, "fatal") == 0})
+	}
+	return batch
+}
+
+func drawStanding(t *rapid.T, p restart.Policy) map[role.Name]restart.Standing {
+	at := map[role.Name]restart.Standing{}
+	for _, n := range p.Order {
+		at[n] = restart.Standing{Step: rapid.Int64Range(0, 40).Draw(t, "step"), Checkpoint: rapid.Int64Range(-1, 40).Draw(t, "checkpoint")}
+	}
+	return at
+}
+
+// failForEver lets the roles of a job fail until it is stopped. It returns how many global restarts
+// there were beyond those that a budget of their own paid for.
+func failForEver(t *rapid.T) {
+	j := drawJob(t)
+	p, l, now := drawPolicy(t, j), restart.NewLedger(), noon
+	// The most that budgets allow: every role's in-place restarts for every global one, and its own budgets.
+	bound := 0
+	for i := range j.Roles {
+		bound += (p.MaxGlobal+1)*j.Roles[i].Restart.EscalateAt + 20
+	}
+	bound += p.MaxGlobal + 1
+	bound *= 2 // a global restart that its own budget pays forgives too
+	for i := 0; ; i++ {
+		if i > bound*len(j.Roles)*21 {
+			t.Fatalf("the job still runs after %d restarts; ledger %+v", i, l)
+		}
+		for _, n := range p.Order {
+			l = l.Began(n, now)
+		}
+		now = now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "seconds")) * time.Second)
+		at, batch := drawStanding(t, p), drawBatch(t, p, spending)
+		d := restart.Decide(p, l, at, batch)
+		if d.Action == role.Stop {
+			if d.Exit == 0 || d.Why == "" {
+				t.Fatalf("a stop without exit code or reason: %+v", d)
+			}
+			return
+		}
+		l = l.Spend(p, d, batch, at, now)
+		if l.Global > p.MaxGlobal {
+			t.Fatalf("%d global restarts counted, at most %d allowed", l.Global, p.MaxGlobal)
+		}
+		for n, s := range l.Roles {
+			if s.Hardware > 10 || s.Preempted > 10 || s.InPlace >= p.Roles[n].EscalateAt {
+				t.Fatalf("%s has spent %+v, more than its budgets", n, s)
+			}
+			if w := p.Wait(l, n, 0.5); w < 0 || w > p.Roles[n].BackOff.Max {
+				t.Fatalf("%s waits %s", n, w)
+			}
+		}
+	}
+}
+
+// shows: A04
+func TestEveryJobWhoseRolesKeepFailingEndsWithinItsBudgets(t *testing.T) {
+	rapid.Check(t, failForEver)
+}
+
+func FuzzAJobWhoseRolesKeepFailingEnds(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(failForEver))
+}
+
+// shows: R51 R55
+func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T) {
+	strength := []role.Action{role.InPlace, role.Global, role.Stop}
+	rapid.Check(t, func(t *rapid.T) {
+		j := drawJob(t)
+		p, l := drawPolicy(t, j), restart.NewLedger()
+		l.Global = rapid.IntRange(0, p.MaxGlobal).Draw(t, "global")
+		for _, n := range p.Order {
+			l.Roles[n] = restart.Spent{InPlace: rapid.IntRange(0, 4).Draw(t, "in_place"), Hardware: rapid.IntRange(0, 10).Draw(t, "hardware")}
+		}
+		at, batch := drawStanding(t, p), drawBatch(t, p, role.Causes())
+		d := restart.Decide(p, l, at, batch)
+		if diff := cmp.Diff(d, restart.Decide(p, l, at, batch)); diff != "" {
+			t.Fatalf("the same question has two answers:\n%s", diff)
+		}
+		strongest := 0
+		for _, f := range batch {
+			alone := restart.Decide(p, l, at, []role.Failure{f})
+			strongest = max(strongest, slices.Index(strength, alone.Action))
+			if !slices.Contains(d.Roles, f.Life.Role) {
+				t.Fatalf("%s failed and is not touched: %+v", f.Life.Role, d)
+			}
+		}
+		if d.Action != strength[strongest] {
+			t.Fatalf("decided %s, the strongest single answer is %s", d.Action, strength[strongest])
+		}
+		for _, n := range d.Roles {
+			for _, also := range p.Roles[n].Also {
+				if !slices.Contains(d.Roles, also) {
+					t.Fatalf("%s is touched and takes %s along, which is not: %v", n, also, d.Roles)
+				}
+			}
+		}
+		if want := keep(p.Order, d.Roles); !slices.Equal(want, d.Roles) {
+			t.Fatalf("roles %v are not in the order of the job, each once", d.Roles)
+		}
+		if d.Action != role.InPlace && !slices.Equal(d.Roles, p.Order) {
+			t.Fatalf("%s touches %v only", d.Action, d.Roles)
+		}
+	})
+}
+
+// keep returns those of list that are in set.
+func keep(list, set []role.Name) []role.Name {
+	return slices.DeleteFunc(slices.Clone(list), func(n role.Name) bool { return !slices.Contains(set, n) })
+}
