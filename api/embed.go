@@ -1,3 +1,5 @@
+// Package api is the wires of vigil for everybody: the generated code of heart_beat.proto and
+// vigil.proto, and the contract of the HTTP interface.
 package api
 
 import _ "embed"

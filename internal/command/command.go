@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"vigil/internal/controller"
 	"vigil/internal/example"
@@ -160,7 +161,7 @@ func (p *program) apply(fs *pflag.FlagSet, o *controller.Options, _ string) erro
 	return nil
 }
 
-// run runs a job to its end. The first interrupt stops it in order, the second kills everything.
+// run runs a job to its end. The first signal stops it in order, the second kills everything.
 func (p *program) run(ctx context.Context, o *controller.Options) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -168,31 +169,47 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, stopSignals()...)
 	defer signal.Stop(signals)
+	outliveReaders()
+	done := make(chan struct{})
+	defer close(done)
+	made := make(chan *controller.Controller, 1)
+	go func() {
+		first, c := awaitSignal(signals, made, done)
+		switch {
+		case first == nil:
+			return
+		case c == nil: // still being made: nothing has been started
+			kill(&signalError{*first})
+			return
+		}
+		c.Stop(*first)
+		if second := awaitSecond(signals, done); second != nil {
+			kill(fmt.Errorf("stopped at once by a second signal (%s)", unix.SignalName(*second)))
+		}
+	}()
 	c, err := controller.New(ctx, *o)
+	if early := new(signalError); errors.As(context.Cause(ctx), &early) {
+		p.exit = 128 + int(early.signal)
+		if err == nil {
+			err = c.Close()
+		} else {
+			err = nil
+		}
+		say(p.stderr, "controller", errors.Join(early, err))
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case s := <-signals:
-				if n == 0 {
-					c.Stop(s.(syscall.Signal))
-				} else {
-					kill(fmt.Errorf("stopped at once by a second signal (%s)", s))
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
+	made <- c
 	out, err := c.Run(ctx)
 	p.exit = out.Exit
-	if err != nil && p.exit == ExitDone {
+	switch early := new(signalError); {
+	case errors.As(context.Cause(ctx), &early): // it came in the moment between
+		p.exit = 128 + int(early.signal)
+	case err != nil && p.exit == ExitDone:
 		p.exit = ExitFailed
 	}
 	return nil

@@ -29,7 +29,6 @@ type oneRole struct {
 	module      bool
 	noPython    bool
 	logDir      string
-	python      string
 }
 
 // runCommand is the job of one role without a file, for people who come from torchrun.

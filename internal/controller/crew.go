@@ -39,6 +39,7 @@ type crew struct {
 	leased  map[role.Name][]int                  // ports of the role's current life
 	ports   map[role.Name]map[int]map[string]int // of each rank, by name
 	pending map[role.Name]int64                  // a step that the next life is to begin with
+	grace   time.Duration                        // of services when everything is closed
 }
 
 // member is one service process.
@@ -61,6 +62,7 @@ func newCrew(c *Controller) *crew {
 		Controller: c, changed: make(chan struct{}, 1),
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
+		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
 	}
 }
@@ -203,7 +205,11 @@ func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error
 			if err := w.remove(ctx, m, 0); err != nil {
 				return err
 			}
+			continue
 		}
+		w.mu.Lock()
+		m.wanted = false // it was given up and is back: its death is to be told
+		w.mu.Unlock()
 	}
 	var group errgroup.Group
 	for i, s := range squads {
@@ -279,8 +285,35 @@ func (w *crew) watch(m *member) {
 	w.lost(m.id, m.service.PID(), role.Exited, "its service ended: "+m.service.Exit().String())
 }
 
-// lost tells the death of a service, once, unless we wanted it or have replaced it.
+// deathDelay is how long after a service stopped answering its death may still be seen. What it died of
+// says more than that it does not answer.
+const deathDelay = 50 * time.Millisecond
+
+// unreachable tells that a service does not answer, unless it has died: then watch tells how.
+func (w *crew) unreachable(id rpc.ServiceID, pid int, why string) {
+	w.mu.Lock()
+	m, ok := w.members[id]
+	w.mu.Unlock()
+	if ok && m.service.PID() == pid {
+		limit := time.NewTimer(deathDelay)
+		defer limit.Stop()
+		select {
+		case <-m.service.Done():
+			return
+		case <-limit.C:
+		}
+	}
+	w.lost(id, pid, role.Unreachable, "its service is unreachable: "+why)
+}
+
+// lost tells the death of a service, once, unless we wanted it or have replaced it. The death of one
+// whose role is not at work (it is being repaired, was stopped by hand, has finished) is no failure:
+// the next start puts another in its place, and a move that needed it fails by itself.
 func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
+	at := w.engine.Status(id.Role)
+	if !at.Begun || at.State == role.Finished {
+		return
+	}
 	w.mu.Lock()
 	m, ok := w.members[id]
 	told := !ok || m.service.PID() != pid || m.wanted
@@ -291,7 +324,7 @@ func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) 
 	if told {
 		return
 	}
-	f := role.Failure{Life: role.Life{Role: id.Role, Rank: role.NoRank}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
+	f := role.Failure{Life: role.Life{Role: id.Role, Incarnation: at.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
 	if cause == role.Exited {
 		exit := m.service.Exit()
 		f.Exit = &exit
@@ -324,19 +357,34 @@ func (w *crew) SetStep(ctx context.Context, name role.Name, step int64) (pending
 		pending = pending || err != nil || a.Pending
 		return nil
 	})
-	if pending || len(w.of(name)) == 0 || !w.engine.Status(name).Begun {
+	begun := w.engine.Status(name).Begun
+	if pending || len(w.of(name)) == 0 || !begun {
 		w.mu.Lock()
-		defer w.mu.Unlock()
 		w.pending[name] = step
+		w.mu.Unlock()
+		w.engine.SetStep(name, step)
+		if !begun {
+			w.store.SetStep(name, step)
+		}
 		return true, err
 	}
 	w.store.SetStep(name, step)
 	return false, err
 }
 
+// hurry has close kill what is left instead of asking it.
+func (w *crew) hurry() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.grace = 0
+}
+
 // close ends every service and what there is of the job on this machine.
 func (w *crew) close(ctx context.Context) error {
-	_, err := w.launcher.StopAll(ctx, leaveGrace)
+	w.mu.Lock()
+	grace := w.grace
+	w.mu.Unlock()
+	_, err := w.launcher.StopAll(ctx, grace)
 	for _, n := range w.opts.Job.Names() {
 		w.giveBack(n)
 	}

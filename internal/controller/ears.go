@@ -39,7 +39,7 @@ func (e ears) Suspected(r rpc.Registration, why string) {
 // check off it ends the job as any failure does, with it on it is said.
 func (e ears) Lost(r rpc.Registration, why string) {
 	if !r.Seed {
-		e.crew.lost(r.ID, r.PID, role.Unreachable, "its service is unreachable: "+why)
+		go e.crew.unreachable(r.ID, r.PID, why)
 		return
 	}
 	e.about(r, event.Suspected, "lost: "+why)
@@ -83,7 +83,7 @@ func (e ears) stoppedThere(life role.Life) {
 		return
 	}
 	go func() {
-		if err := (roles{e.Controller}).StopService(context.Background(), life.Role); err != nil {
+		if err := roles(e).StopService(context.Background(), life.Role); err != nil {
 			e.log.Error("stop '"+string(life.Role)+"', which was stopped at its service", "error", err)
 		}
 	}()

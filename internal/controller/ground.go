@@ -18,7 +18,6 @@ import (
 	"vigil/internal/placement"
 	"vigil/internal/proc"
 	"vigil/internal/wire/httpapi"
-	"vigil/internal/wire/rpc"
 )
 
 // ground is what a run stands on: what it has opened of the machine.
@@ -63,7 +62,7 @@ func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings)
 	if err != nil {
 		return nil, err
 	}
-	if g.socket, err = rpc.ListenUnix(path); err != nil {
+	if g.socket, err = proc.ListenUnix(path); err != nil {
 		return nil, err
 	}
 	end.add("socket", func(context.Context) error { return ignoreClosed(g.socket.Close()) })

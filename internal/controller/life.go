@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +33,7 @@ func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step in
 	}
 	master, err := w.lease(r)
 	if err != nil {
-		return fmt.Errorf("lease ports: %w", err)
+		return err
 	}
 	peers, peersJSON := w.peerAddresses(), w.peersJSON()
 	var group errgroup.Group

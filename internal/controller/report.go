@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -10,6 +11,23 @@ import (
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
+
+// warnOfOurPort says when a role's command names the port that we listen on ourselves: it would find it
+// taken.
+func (c *Controller) warnOfOurPort() {
+	_, port, err := net.SplitHostPort(c.ground.http.Addr().String())
+	if err != nil {
+		return
+	}
+	for i := range c.opts.Job.Roles {
+		r := &c.opts.Job.Roles[i]
+		for _, word := range r.Command {
+			if word == port || strings.HasSuffix(word, ":"+port) || strings.HasSuffix(word, "="+port) {
+				c.log.Warn("the command of "+string(r.Name)+" names our own port", "word", word, "mend", "give vigil another by --http, or the role a leased one by ports")
+			}
+		}
+	}
+}
 
 // tailLines is how much of a failed worker's standard error is shown.
 const tailLines = 20

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"vigil/internal/health"
@@ -57,7 +58,7 @@ func (r roles) life(name role.Name, rank int, life string) (role.Life, error) {
 		return role.Life{}, err
 	}
 	if rank < 0 || rank >= len(rec.Ranks) {
-		return role.Life{}, fmt.Errorf("role %s has no rank %d; its ranks are 0 to %d", name, rank, len(rec.Ranks)-1)
+		return role.Life{}, roleapi.NewProblem(http.StatusBadRequest, fmt.Sprintf("role %s has no rank %d; its ranks are 0 to %d", name, rank, len(rec.Ranks)-1))
 	}
 	return rec.Ranks[rank].Life, nil
 }

@@ -137,11 +137,15 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 		c.log.Info("HealthManager initialized")
 	}
 	c.log.Info("job started", "job", c.uid, "roles", restart.Names(c.opts.Job.Names()), "http", c.url(), "logs", c.ground.logs)
+	c.warnOfOurPort()
 	c.endings.add("peers", c.crew.followPeers())
 	if c.opts.Output != nil {
 		c.endings.add("output", c.showOutput())
 	}
 	out := c.engine.Run(ctx)
+	if ctx.Err() != nil {
+		c.crew.hurry()
+	}
 	c.settle(out)
 	return out, c.Close()
 }

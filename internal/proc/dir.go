@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,7 +98,7 @@ func (d Dir) Path() string { return d.path }
 func (d Dir) Socket(prefix string) (string, error) {
 	var word [8]byte
 	_, _ = rand.Read(word[:]) // never fails (crypto/rand)
-	path := filepath.Join(d.path, prefix+"-"+hex.EncodeToString(word[:])+".sock")
+	path := filepath.Join(d.path, prefix+"-"+hex.EncodeToString(word[:])+socketSuffix)
 	return path, CheckSocketPath(path)
 }
 
@@ -126,10 +127,16 @@ func CheckSocketPath(path string) error {
 	return nil
 }
 
-// Sweep removes sockets in the directory, at any depth, on which nobody listens: leftovers of programs
-// that were killed. It returns their paths.
+// CompanionOf is the path of a file that belongs to a socket and is removed with it by Sweep: the
+// socket's, with the suffix instead of "sock". Make it when the socket listens.
+func CompanionOf(socket, suffix string) string {
+	return strings.TrimSuffix(socket, socketSuffix) + "." + suffix
+}
+
+// Sweep removes sockets in the directory, at any depth, on which nobody listens, and the files that
+// belong to sockets that are gone: leftovers of programs that were killed. It returns the sockets' paths.
 func (d Dir) Sweep() ([]string, error) {
-	var removed []string
+	var removed, companions []string
 	var errs []error
 	err := filepath.WalkDir(d.path, func(path string, item fs.DirEntry, err error) error {
 		if err != nil {
@@ -137,6 +144,9 @@ func (d Dir) Sweep() ([]string, error) {
 				return err
 			}
 			return nil // removed meanwhile, or not ours to look into
+		}
+		if item.Type().IsRegular() && slices.Contains(companionSuffixes, filepath.Ext(path)) {
+			companions = append(companions, path)
 		}
 		if item.Type()&fs.ModeSocket == 0 || strings.HasPrefix(item.Name(), unborn) && !older(item, time.Minute) {
 			return nil
@@ -151,8 +161,19 @@ func (d Dir) Sweep() ([]string, error) {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("sweep %s: %w", d.path, bare(err)))
 	}
+	for _, path := range companions {
+		socket := strings.TrimSuffix(path, filepath.Ext(path)) + socketSuffix
+		if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(path) // whoever owned it may have done so too
+		}
+	}
 	return removed, errors.Join(errs...)
 }
+
+// companionSuffixes end the names of files that belong to a socket.
+var companionSuffixes = []string{".peers", ".new"}
+
+const socketSuffix = ".sock"
 
 func older(item fs.DirEntry, age time.Duration) bool {
 	st, err := item.Info()

@@ -180,6 +180,35 @@ func TestDirSweepRemovesSocketsOnWhichNobodyListens(t *testing.T) {
 	}
 }
 
+func TestDirSweepRemovesTheFilesOfSocketsThatAreGone(t *testing.T) {
+	d := shortDir(t)
+	path := func(name string) string { return filepath.Join(d.Path(), name) }
+	living, err := ListenUnix(path("living.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer living.Close()
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path("dead.sock"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	for _, name := range []string{"living", "dead", "alone"} {
+		if err := os.WriteFile(CompanionOf(path(name+".sock"), "peers"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"living.peers": true, "dead.peers": false, "alone.peers": false} {
+		if exists(path(name)) != want {
+			t.Errorf("%s is there: %v, want %v", name, !want, want)
+		}
+	}
+}
+
 func TestDirLockIsRefusedWithThePidOfTheHolderAndEndsWithIt(t *testing.T) {
 	k := newKeeper(t, NoCgroups)
 	d := shortDir(t)

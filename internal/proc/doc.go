@@ -11,6 +11,9 @@
 // nothing of the tree is left or say who is. A signal goes only to a process whose pid and start time
 // were compared right before, through its pidfd where the kernel has them.
 //
+// What killed processes leave in /dev/shm is followed and removed by Shm, and by ClearShm for a program
+// that has died.
+//
 // The package also holds what programs of ours share on a machine: the runtime directory with its
 // sockets (Dir), locks (Lock), leased ports (Ports), and the last lines of a log (Tail).
 package proc

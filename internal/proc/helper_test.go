@@ -3,13 +3,18 @@ package proc
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // helperMode makes the test binary another program.
@@ -25,6 +30,8 @@ func TestMain(m *testing.M) {
 		helpLock()
 	case "lease":
 		helpLease()
+	case "shm":
+		helpShm()
 	}
 }
 
@@ -60,6 +67,42 @@ func helpLease() {
 	check(err)
 	for _, port := range ports {
 		fmt.Println(port)
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// helpShm does what its arguments say with files in /dev/shm and waits to be killed: "map:NAME" makes
+// or opens one and maps it to be shared, "read:NAME" maps it to be read, "open:NAME" keeps it open,
+// "child:VERB:NAME" has a child do so in a session of its own.
+func helpShm() {
+	for _, arg := range os.Args[1:] {
+		verb, name, _ := strings.Cut(arg, ":")
+		if verb == "child" {
+			cmd := exec.Command("/proc/self/exe", name)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			out, err := cmd.StdoutPipe()
+			check(err)
+			check(cmd.Start())
+			_, err = io.ReadFull(out, make([]byte, len("ready\n")))
+			check(err)
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(shmDir, name), os.O_RDWR|os.O_CREATE, 0o600)
+		check(err)
+		check(f.Truncate(4096))
+		if verb == "open" {
+			defer f.Close()
+			continue
+		}
+		mode := unix.PROT_READ
+		if verb == "map" {
+			mode |= unix.PROT_WRITE
+		}
+		memory, err := unix.Mmap(int(f.Fd()), 0, 4096, mode, unix.MAP_SHARED)
+		check(err)
+		defer unix.Munmap(memory)
+		check(f.Close())
 	}
 	fmt.Println("ready")
 	select {}

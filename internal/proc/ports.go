@@ -3,6 +3,8 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -32,9 +34,19 @@ func (d Dir) Ports() (*Ports, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("open port leases: %w", err)
 	}
+	if err := d.VoidLeases(); err != nil {
+		return nil, err
+	}
+	low, high := ephemeral()
+	return &Ports{folder: folder, choices: choices(low, high), held: map[int]*FileLock{}}, nil
+}
+
+// VoidLeases removes the leases of programs that have ended.
+func (d Dir) VoidLeases() error {
+	folder := filepath.Join(d.path, "ports")
 	list, err := os.ReadDir(folder)
-	if err != nil {
-		return nil, fmt.Errorf("open port leases: %w", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("void port leases: %w", err)
 	}
 	for _, item := range list {
 		if !strings.HasSuffix(item.Name(), lockSuffix) {
@@ -44,8 +56,7 @@ func (d Dir) Ports() (*Ports, error) {
 			_ = l.Unlock()
 		}
 	}
-	low, high := ephemeral()
-	return &Ports{folder: folder, choices: choices(low, high), held: map[int]*FileLock{}}, nil
+	return nil
 }
 
 // Lease leases n different ports that can be bound on all addresses and on 127.0.0.1 now. They lie
@@ -159,10 +170,12 @@ func (p *Ports) turn() (next int, done func(next int) error, err error) {
 		return 0, nil, err
 	}
 	buf := make([]byte, 16)
-	n, _ := f.ReadAt(buf, 0) // a file without a number begins at the first
-	next, _ = strconv.Atoi(strings.TrimSpace(string(buf[:n])))
-	if next < 0 || next >= len(p.choices) {
-		next = 0
+	n, _ := f.ReadAt(buf, 0)
+	next, err = strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil || next < 0 || next >= len(p.choices) {
+		// A new directory. Another program with a new one of its own, perhaps another user's, leases
+		// without knowing of us: it had better not begin where we do.
+		next = rand.IntN(len(p.choices))
 	}
 	return next, func(next int) error { return errors.Join(write(f, strconv.Itoa(next)+"\n"), f.Close()) }, nil
 }

@@ -16,6 +16,7 @@ type sight struct {
 	above  map[int]bool     // this program and its ancestors
 	below  map[int][]int    // children by parent
 	marks  map[int]reading
+	buf    []byte // for environments
 }
 
 type reading struct {
@@ -24,7 +25,7 @@ type reading struct {
 }
 
 func (k *Keeper) look() *sight {
-	s := &sight{keeper: k, ours: map[int]*Process{}, above: map[int]bool{}, below: map[int][]int{}, marks: map[int]reading{}}
+	s := &sight{keeper: k, ours: map[int]*Process{}, above: map[int]bool{}, below: map[int][]int{}, marks: map[int]reading{}, buf: make([]byte, 16<<10)}
 	// The table first: what is forked after it is not in it, and what is in it is known or a stranger.
 	s.all = readTable()
 	k.mu.Lock()
@@ -186,7 +187,7 @@ func (s *sight) mark(e entry) reading {
 	}
 	var r reading
 	if uid, ok := owner(e.PID); ok && (uid == s.keeper.uid || e.Parent == s.keeper.self.PID) {
-		r.mark, r.says = readMark(e.PID)
+		r.mark, r.says = readMark(e.PID, s.buf)
 	}
 	s.marks[e.PID] = r
 	return r

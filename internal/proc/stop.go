@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type StopReport struct {
 	Killed int      // how many processes got SIGKILL
 	Took   time.Duration
 	Left   []Holder // who is there still; empty is the proof that nothing is left
+	Seen   []Ident  // the processes themselves, and who was of their trees
 }
 
 const proofDeadline = 10 * time.Second
@@ -55,7 +57,25 @@ func (k *Keeper) Stop(ctx context.Context, procs []*Process, spec StopSpec) Stop
 	for i := range held {
 		held[i].Why = why
 	}
-	return StopReport{Held: held, Killed: killed, Took: time.Since(began), Left: left}
+	return StopReport{Held: held, Killed: killed, Took: time.Since(began), Left: left, Seen: everybody(procs, trees, held)}
+}
+
+// everybody gathers who was of the trees, each once.
+func everybody(procs []*Process, trees []Tree, held []Holder) []Ident {
+	var all []Ident
+	for _, p := range procs {
+		all = append(all, p.id)
+	}
+	for _, t := range trees {
+		all = append(all, t.Processes...)
+	}
+	for _, h := range held {
+		all = append(all, h.Ident)
+	}
+	slices.SortFunc(all, func(a, b Ident) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.StartTime, b.StartTime))
+	})
+	return slices.Compact(all)
 }
 
 // Clear kills everything of the tree at once, waits until it is proved gone and removes the empty
@@ -91,7 +111,7 @@ func (h Holder) String() string {
 
 // ask sends the stop signal and waits until everything is gone, the grace is over or ctx ends.
 func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec StopSpec) {
-	k.wake(procs, trees)
+	seen := k.wake(procs, trees)
 	for _, p := range procs {
 		_ = p.Signal(spec.Signal) // who is gone needs none; who cannot be reached will be in Held
 	}
@@ -110,14 +130,18 @@ func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec S
 			}
 		}()
 	}
-	asked := map[Ident]bool{}
+	asked := map[Ident]string{} // by the name that it had then
 	for {
 		alone, mains := orphaned(procs, trees)
 		rest := 0
 		began := time.Now()
 		if len(alone) > 0 {
-			rest = k.askRest(alone, asked, spec.Signal)
+			if seen == nil {
+				seen = k.look()
+			}
+			rest = askRest(seen, alone, asked, spec.Signal)
 		}
+		seen = nil
 		if mains == 0 && rest == 0 {
 			return
 		}
@@ -153,8 +177,10 @@ func orphaned(procs []*Process, trees []Tree) (alone []Tree, living int) {
 
 // wake continues what is stopped, so that it can hear, and writes down in the trees who is below the
 // main processes now: once those are gone, nothing else may say so. The main processes get SIGCONT in
-// any case.
-func (k *Keeper) wake(procs []*Process, trees []Tree) {
+// any case. It returns what it saw if all of them had gone before it looked, for then that is who is
+// left.
+func (k *Keeper) wake(procs []*Process, trees []Tree) *sight {
+	_, mains := orphaned(procs, trees)
 	s := k.look()
 	for i := range trees {
 		for _, h := range s.members(trees[i]) {
@@ -167,18 +193,25 @@ func (k *Keeper) wake(procs []*Process, trees []Tree) {
 	for _, p := range procs {
 		_ = p.Signal(unix.SIGCONT)
 	}
+	if mains > 0 {
+		return nil
+	}
+	return s
 }
 
-// askRest sends sig once to each member of trees that have lost their main process, and returns how
-// many there are.
-func (k *Keeper) askRest(alone []Tree, asked map[Ident]bool, sig unix.Signal) int {
-	s := k.look()
+// askRest sends sig once to each living member of trees that have lost their main process, and returns
+// how many there are. One that has become another program since is asked again: a signal that comes
+// between a fork and its exec goes to the parent's handler, which the exec removes.
+func askRest(s *sight, alone []Tree, asked map[Ident]string, sig unix.Signal) int {
 	rest := 0
 	for _, t := range alone {
 		for _, h := range s.members(t) {
+			if !s.all[h.PID].alive() {
+				continue // the reaper will have it
+			}
 			rest++
-			if !asked[h.Ident] {
-				asked[h.Ident] = true
+			if asked[h.Ident] != h.Name {
+				asked[h.Ident] = h.Name
 				_ = signal(h.Ident, sig)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,17 +86,30 @@ func parseStat(pid int, line []byte) (entry, error) {
 	if from < 0 || to < from {
 		return entry{}, fmt.Errorf("read stat of pid %d: no command name in %q", pid, line)
 	}
-	field := bytes.Fields(line[to+1:])
 	const state, parent, session, threads, start = 0, 1, 3, 17, 19
-	if len(field) <= start {
-		return entry{}, fmt.Errorf("read stat of pid %d: %d fields after the name", pid, len(field))
-	}
-	e := entry{Ident: Ident{PID: pid}, Name: string(line[from+1 : to]), State: field[state][0]}
+	e := entry{Ident: Ident{PID: pid}, Name: string(line[from+1 : to])}
 	var errs [4]error
-	e.Parent, errs[0] = strconv.Atoi(string(field[parent]))
-	e.Session, errs[1] = strconv.Atoi(string(field[session]))
-	e.Threads, errs[2] = strconv.Atoi(string(field[threads]))
-	e.StartTime, errs[3] = strconv.ParseUint(string(field[start]), 10, 64)
+	fields := 0
+	for field := range bytes.FieldsSeq(line[to+1:]) {
+		switch fields {
+		case state:
+			e.State = field[0]
+		case parent:
+			e.Parent, errs[0] = strconv.Atoi(string(field))
+		case session:
+			e.Session, errs[1] = strconv.Atoi(string(field))
+		case threads:
+			e.Threads, errs[2] = strconv.Atoi(string(field))
+		case start:
+			e.StartTime, errs[3] = strconv.ParseUint(string(field), 10, 64)
+		}
+		if fields++; fields > start {
+			break
+		}
+	}
+	if fields <= start {
+		return entry{}, fmt.Errorf("read stat of pid %d: %d fields after the name", pid, fields)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return entry{}, fmt.Errorf("read stat of pid %d: %w", pid, err)
 	}
@@ -122,22 +134,47 @@ const (
 )
 
 // readMark returns the VIGIL_LIFE in the environment of a process, and whether the environment could
-// be read as one at all.
-func readMark(pid int) (string, legibility) {
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil || len(env) == 0 {
+// be read as one at all. buf is room to read it into.
+func readMark(pid int, buf []byte) (string, legibility) {
+	env := readEnviron(pid, buf)
+	if len(env) == 0 {
 		return "", illegible
 	}
 	says := legible
-	for item := range strings.SplitSeq(strings.TrimRight(string(env), "\x00"), "\x00") {
-		if v, ok := strings.CutPrefix(item, Mark+"="); ok {
-			return v, legible
+	for item := range bytes.SplitSeq(bytes.TrimRight(env, "\x00"), []byte{0}) {
+		if v, ok := bytes.CutPrefix(item, []byte(Mark+"=")); ok {
+			return string(v), legible
 		}
-		if strings.IndexByte(item, '=') < 1 {
+		if bytes.IndexByte(item, '=') < 1 {
 			says = illegible
 		}
 	}
 	return "", says
+}
+
+// readEnviron returns the environment of a process as far as it can be read, in buf if it has room.
+func readEnviron(pid int, buf []byte) []byte {
+	name := "/proc/" + strconv.Itoa(pid) + "/environ"
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	for n := 0; ; {
+		if n == len(buf) {
+			buf = append(buf, make([]byte, max(n, 4096))...)
+		}
+		more, err := unix.Read(fd, buf[n:])
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return nil
+		case more == 0:
+			return buf[:n]
+		default:
+			n += more
+		}
+	}
 }
 
 // signal sends sig to that very process. The error is os.ErrProcessDone when it has ended.

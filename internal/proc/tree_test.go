@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +42,11 @@ func TestTreeThatIgnoresTheSignalIsKilledAfterTheGraceAndProvedGone(t *testing.T
 		if len(r.Held) < 3 || r.Killed < 3 {
 			t.Errorf("held %v, killed %d: want at least the shell, its child and its daemon", r.Held, r.Killed)
 		}
+		for _, id := range ids {
+			if !slices.Contains(r.Seen, id) {
+				t.Errorf("pid %d is not among those seen: %v", id.PID, r.Seen)
+			}
+		}
 		for _, h := range r.Held {
 			if !strings.Contains(h.Why, "after SIGTERM") {
 				t.Errorf("held %v: want it to say for how long after which signal", h)
@@ -61,6 +67,20 @@ func TestTreeWithoutGraceIsKilledAtOnce(t *testing.T) {
 			t.Errorf("report %+v", r)
 		}
 		mustBeGone(t, k, p, ids...)
+	})
+}
+
+// A signal that comes between a fork and its exec is lost on the new program.
+func TestTreeMemberThatBecomesAnotherProgramAfterTheSignalIsAskedAgain(t *testing.T) {
+	eachWay(t, func(t *testing.T, k *Keeper) {
+		p, d := startShell(t, k, 0, `(trap 'exec sleep 300' TERM; echo >$D/child; while :; do sleep 0.01; done) & trap 'exit 0' TERM; echo $$ >$D/main; wait`)
+		pidsFrom(t, d, "main")
+		eventually(t, "the child to be up", func() bool { return exists(filepath.Join(d, "child")) })
+		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: 20 * time.Second})
+		if r.Took > 15*time.Second || r.Killed > 0 {
+			t.Errorf("report %+v: want an early end and nobody killed", r)
+		}
+		mustBeGone(t, k, p)
 	})
 }
 

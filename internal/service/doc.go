@@ -12,6 +12,8 @@
 //	orders.go    what the controller tells it
 //	run.go       starting the workers of one incarnation
 //	stop.go      ending them, with proof
+//	held.go      the devices that ended workers still hold
+//	shm.go       the shared memory that they leave behind
 //	env.go       the environment of one worker
 //	worker.go    one worker life: its words, its end
 //	step.go      the role's step, and telling the workers a new one

@@ -26,7 +26,13 @@ const orderly = `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; 
 // runsOrderly starts two orderly workers and returns their pids.
 func runsOrderly(s *stage) []int {
 	s.t.Helper()
-	s.must(run(1))
+	return runsOrder(s, runOrder(1))
+}
+
+// runsOrder starts the two workers of an order and returns their pids when both are up.
+func runsOrder(s *stage, order *api.Run) []int {
+	s.t.Helper()
+	s.must(&api.ToService{Order: &api.ToService_Run{Run: order}})
 	s.awaitLog(1, 0, "up")
 	s.awaitLog(1, 1, "up")
 	return []int{s.ears.awaitState(s.t, 0, role.WorkerReady).PID, s.ears.awaitState(s.t, 1, role.WorkerReady).PID}
@@ -102,6 +108,7 @@ func TestWithoutGraceTheControllersDeathEndsTheServiceInOrderAtOnce(t *testing.T
 	t.Parallel()
 	s := enter(t, workerOf(orderly))
 	pids := runsOrderly(s)
+	leaveSocket(t, filepath.Join(s.runtimeDir(), "controller-0.sock")) // as the killed controller does
 	s.door.slam()
 	if code := s.awaitExit(); code != ExitControllerLost {
 		t.Errorf("exit %d, want 75", code)
@@ -109,6 +116,19 @@ func TestWithoutGraceTheControllersDeathEndsTheServiceInOrderAtOnce(t *testing.T
 	endedInOrder(s, pids)
 	if said := s.said.String(); !strings.Contains(said, "controller lost") {
 		t.Errorf("nothing says why: %q", said)
+	}
+}
+
+// leaveSocket makes a socket on which nobody listens.
+func leaveSocket(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

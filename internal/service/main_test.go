@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		os.Exit(playSayer(os.Args[1:]))
 	case "listen":
 		os.Exit(playListener())
+	case "share":
+		os.Exit(playSharer(os.Args[1:]))
 	}
 	fmt.Fprintln(os.Stderr, "no such part:", play)
 	os.Exit(99)

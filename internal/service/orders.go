@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"vigil/api"
 	"vigil/internal/wire/roleapi"
@@ -58,7 +60,7 @@ func (s *Service) writePeers(json string) error {
 	}
 	s.writingPeers.Lock()
 	defer s.writingPeers.Unlock()
-	next := s.peersFile + ".new"
+	next := strings.TrimSuffix(s.peersFile, filepath.Ext(s.peersFile)) + ".new"
 	if err := os.WriteFile(next, []byte(json), 0o600); err != nil {
 		return fmt.Errorf("write peers file: %w", err)
 	}

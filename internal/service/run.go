@@ -43,6 +43,7 @@ func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 		return 0, err
 	}
 	step := s.beginLife(order)
+	s.beginShm()
 	workers, err := s.startAll(order)
 	if err != nil {
 		_, stopErr := s.endLives(ctx, 0, stoppedAfterFailure)
@@ -113,6 +114,7 @@ func (s *Service) startAll(order *api.Run) ([]*worker, error) {
 			return nil, err
 		}
 		set.LocalRank, set.FromFile = local, fromFile
+		w.devices = len(visible(set))
 		if w.command, w.env, err = compose(set); err == nil {
 			err = s.start(w)
 		}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -28,12 +27,16 @@ type Service struct {
 	id          rpc.ServiceID
 	log         *slog.Logger
 	keeper      *proc.Keeper
+	shm         *proc.Shm
 	link        *rpc.Link
-	dir         string // for sockets
+	runtime     proc.Dir
+	dir         string // its path
 	peersFile   string // VIGIL_PEERS_FILE
 	httpAddress string
 
 	turn         chan struct{} // held by the order that starts or ends workers
+	ended        []proc.Ident  // processes whose devices were not free; guarded by turn
+	begun        chan struct{} // a new life has
 	settingStep  chan struct{} // held by the order that tells workers a step
 	writingPeers sync.Mutex
 	leaving      chan struct{}
@@ -60,7 +63,7 @@ type Service struct {
 func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s := &Service{
 		opts: o, id: rpc.ServiceID{Role: o.Role.Name, Index: o.Index}, log: log,
-		turn: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
+		turn: make(chan struct{}, 1), begun: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
 		lives: map[int]*worker{},
 	}
 	s.steps.begin(0)
@@ -74,14 +77,16 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.dir = dir.Path()
+	s.runtime, s.dir = dir, dir.Path()
 	if s.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
 		return nil, err
 	}
 	s.atEnd(func() { s.keeper.Close() })
-	s.peersFile = filepath.Join(s.dir, randomName()+".peers")
-	s.atEnd(func() { os.Remove(s.peersFile) })
-	if err := s.writePeers(""); err != nil {
+	closed := make(chan struct{})
+	s.followShm(closed)
+	s.atEnd(func() { close(closed) })
+	socket, err := s.openSocket(dir)
+	if err != nil {
 		return nil, err
 	}
 	l, err := net.Listen("tcp", o.HTTP)
@@ -90,21 +95,33 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	}
 	s.httpAddress = l.Addr().String()
 	s.serveHTTP(l)
-	return s, s.makeLink()
+	return s, s.makeLink(socket)
 }
 
-func (s *Service) makeLink() error {
-	l, err := rpc.ListenRandom(s.dir, "s")
+// openSocket listens where the controller will call, and makes the peers file, which belongs to the
+// socket.
+func (s *Service) openSocket(dir proc.Dir) (net.Listener, error) {
+	path, err := dir.Socket("s")
 	if err != nil {
-		return err
+		return nil, err
 	}
+	l, err := proc.ListenUnix(path)
+	if err != nil {
+		return nil, err
+	}
+	s.atEnd(func() { l.Close() }) // where no link has closed it
+	s.peersFile = proc.CompanionOf(path, "peers")
+	s.atEnd(func() { os.Remove(s.peersFile) })
+	return l, s.writePeers("")
+}
+
+func (s *Service) makeLink(l net.Listener) (err error) {
 	s.link, err = rpc.NewLink(rpc.LinkOptions{
 		Controller: s.opts.Controller, JobUID: s.opts.JobUID, ID: s.id, Node: s.opts.Node,
 		Incarnation: s.opts.Incarnation, Token: s.opts.Token, HTTPAddress: s.httpAddress,
 		Listener: l, Grace: s.opts.ControllerGrace, Orders: s.obey, Workers: s.states, Log: s.log,
 	})
 	if err != nil {
-		l.Close()
 		return err
 	}
 	s.atEnd(func() {
@@ -123,6 +140,7 @@ func (s *Service) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil // told to stop before it was known
 		}
+		s.sweep() // of a controller that was killed first
 		return err
 	}
 	s.log.Info("registered", "service", s.id.String(), "controller", s.opts.Controller, "http", s.httpAddress)
@@ -156,7 +174,19 @@ func (s *Service) withoutController(ctx context.Context, why error) error {
 		why = nil
 	}
 	_, err := s.Stop(context.WithoutCancel(ctx), 0, stoppedInOrder)
+	if errors.Is(why, rpc.ErrControllerLost) {
+		s.sweep()
+	}
 	return errors.Join(why, err)
+}
+
+// sweep removes what a controller that was killed has left in the runtime directory: its socket, its
+// leases of ports. What somebody holds is left alone.
+func (s *Service) sweep() {
+	_, err := s.runtime.Sweep()
+	if err := errors.Join(err, s.runtime.VoidLeases()); err != nil {
+		s.log.Warn("runtime directory is not swept", "err", err)
+	}
 }
 
 func (s *Service) unregister() {

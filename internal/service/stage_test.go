@@ -39,6 +39,7 @@ type stage struct {
 	grace   time.Duration
 	program string
 	user    *syscall.Credential // nil: ours
+	env     []string            // besides ours
 	service *exec.Cmd
 	said    said
 	exited  chan int
@@ -117,6 +118,7 @@ func (s *stage) start() {
 		"--runtime-dir="+s.runtimeDir(), "--log-dir="+s.logDir(), "--role-config="+path, "--controller-grace="+s.grace.String())
 	// A race-detecting program would wait for a second before it ends.
 	s.service.Env = append(os.Environ(), playAs+"=service", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"), "VIGIL_OPT_TOKEN=secret", "VIGIL_OPT_CONTROLLER=unix://"+s.door.path)
+	s.service.Env = append(s.service.Env, s.env...)
 	s.service.Stderr = &s.said
 	s.service.SysProcAttr = &syscall.SysProcAttr{Credential: s.user}
 	if err := s.service.Start(); err != nil {

@@ -44,12 +44,12 @@ func (s *Service) endLives(ctx context.Context, below uint64, kind stopKind) ([]
 	if len(lives) == 0 {
 		return nil, nil
 	}
-	var procs []*proc.Process
+	procs := s.processes()
+	s.noted(s.shm.Look(procs))
 	for _, w := range lives {
 		if w.proc == nil {
 			continue
 		}
-		procs = append(procs, w.proc)
 		// Who does not listen is told by the signal.
 		if err := notify.Send(w.inbox, notify.Stop); err != nil && !errors.Is(err, notify.ErrNobody) {
 			s.log.Warn("worker is not told by its inbox to stop", "rank", w.life.Rank, "err", err)
@@ -63,6 +63,11 @@ func (s *Service) endLives(ctx context.Context, below uint64, kind stopKind) ([]
 		left := s.name(lives, report.Left)
 		s.log.Error("workers cannot be stopped", "left", left, "took", report.Took)
 		return held, &roleapi.HeldError{Role: s.id.Role, Held: left}
+	}
+	s.clearShm()
+	if left := s.freeDevices(context.WithoutCancel(ctx), lives, report.Seen); len(left) > 0 {
+		s.log.Error("workers have ended, their devices are not free", "left", left)
+		return append(held, left...), &roleapi.HeldError{Role: s.id.Role, Held: left}
 	}
 	for _, w := range lives {
 		s.discard(w)

@@ -22,6 +22,7 @@ const tailLines = 20
 type worker struct {
 	life    role.Life
 	ports   map[string]uint32
+	devices int // how many it was given
 	command []string
 	env     []string
 	files   lifeFiles

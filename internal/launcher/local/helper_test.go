@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "controller":
 		runController(os.Getenv("TEST_JOB"), os.Getenv("TEST_DIR"))
+	case "sharer":
+		runSharer(os.Getenv("TEST_SHM"))
+	case "sharing":
+		runSharing(os.Getenv("TEST_JOB"), os.Getenv("TEST_DIR"))
 	default:
 		runService(mode)
 	}
@@ -64,6 +68,33 @@ func runService(mode string) {
 			fmt.Println("ended in order")
 			os.Exit(0)
 		}
+	}
+}
+
+// runSharer is a worker that shares memory.
+func runSharer(path string) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	check(err)
+	check(f.Truncate(4096))
+	_, err = unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(err)
+	check(f.Close())
+	select {}
+}
+
+// runSharing is a service whose worker shares memory, which it notes. It waits to be killed.
+func runSharing(uid, folder string) {
+	k, err := proc.NewKeeper(proc.Options{Cgroups: cgroups()})
+	check(err)
+	os.Unsetenv(programMode)
+	shm := k.FollowShm(proc.ShmNote(folder+"/logs", "actor", 0))
+	p, err := k.Start(proc.Spec{
+		Path: "/proc/self/exe", DieWithParent: true,
+		Env: append(os.Environ(), programMode+"=sharer", proc.Mark+"="+uid+"/actor/1/0/1"),
+	})
+	check(err)
+	for range time.Tick(10 * time.Millisecond) {
+		check(shm.Glance([]*proc.Process{p}))
 	}
 }
 

@@ -274,6 +274,9 @@ func (l *Launcher) Close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("close launcher: %w", err))
 		}
 		l.sweep()
+		for _, id := range l.ids() {
+			l.clearShm(id)
+		}
 	}
 	for _, owed := range l.Obligations() {
 		errs = append(errs, errors.New(owed.String()))

@@ -166,11 +166,24 @@ func (l *Launcher) clear(ctx context.Context, id slotID) ([]proc.Holder, error) 
 	case err != nil:
 		return held, fmt.Errorf("clear service %s: %w", id, err)
 	}
+	l.clearShm(id)
 	place := l.slot(id)
 	l.mu.Lock()
 	place.notes = nil
 	l.mu.Unlock()
 	return held, nil
+}
+
+// clearShm removes the shared memory that a service which has ended knew as its workers' and that
+// nobody uses. Call it when nothing of the service lives.
+func (l *Launcher) clearShm(id slotID) {
+	removed, err := proc.ClearShm(proc.ShmNote(l.o.LogDir, string(id.role), id.index))
+	if err != nil {
+		l.o.Log.Warn("shared memory is left behind", "service", id.String(), "err", err)
+	}
+	if len(removed) > 0 {
+		l.o.Log.Info("shared memory of a service removed", "service", id.String(), "files", removed)
+	}
 }
 
 // tree is everything that the service has started. The mark names a role but no service, so it counts

@@ -75,7 +75,7 @@ type Incident struct {
 	Cause       role.Cause    `json:"cause" doc:"What kind of failure it was." enum:"reported,exited,silent,unreachable,no_start,not_ready,stuck,hardware,preempted,port_taken,operator,unrepaired"`
 	Detail      string        `json:"detail" doc:"The failure in words."`
 	Log         string        `json:"log,omitempty" doc:"Path of the log that tells more."`
-	Action      role.Action   `json:"action,omitempty" doc:"What was decided." enum:"ignore,in_place,global,stop"`
+	Action      role.Action   `json:"action,omitempty" doc:"What was decided." enum:"in_place,global,stop"`
 	Rule        string        `json:"rule,omitempty" doc:"The policy line that settled it." example:"role_can_stay"`
 	Why         string        `json:"why,omitempty" doc:"The decision in words."`
 	Roles       []role.Name   `json:"roles" nullable:"false" doc:"The roles that the decision touches."`

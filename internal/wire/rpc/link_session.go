@@ -68,7 +68,7 @@ func (l *Link) runSession(ctx context.Context) error {
 }
 
 // carryOut has one order carried out and queues its answer, unless the session that brought it has
-// ended meanwhile.
+// ended meanwhile, or Run ends: what was cut short has no answer.
 func (l *Link) carryOut(ctx context.Context, order *api.ToService, broken <-chan struct{}) {
 	answer := l.o.Orders(ctx, order)
 	if answer == nil {
@@ -76,6 +76,8 @@ func (l *Link) carryOut(ctx context.Context, order *api.ToService, broken <-chan
 	}
 	answer.Id = order.Id
 	select {
+	case <-ctx.Done():
+		l.o.Log.Debug("answer dropped: the link ends", "order", orderName(order), "err", answer.Error)
 	case <-broken:
 		l.o.Log.Debug("answer dropped: its session has ended", "order", orderName(order), "err", answer.Error)
 	default:
