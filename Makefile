@@ -7,7 +7,7 @@ PREFIX  ?= /usr/local
 ARGS    ?=
 FUZZ    ?= 20s
 
-.PHONY: build install run test needs check race fuzz lint bench docs generate clean
+.PHONY: build install run test needs check race fuzz lint bench soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -18,7 +18,7 @@ install: build ## controller, service, and the controller again as vigil
 	ln -sf controller $(DESTDIR)$(PREFIX)/bin/vigil
 
 run: build ## the built-in example job, with repairs on; Ctrl-C stops it
-	@exec $(BIN)/controller --use-health-check --max-global-restart 3 $(ARGS)
+	@exec $(BIN)/controller --use-health-check --max-global-restart 3 --status-every 2s $(ARGS)
 
 test: needs check ## everything that must pass
 	$(GO) test -timeout 20m ./...
@@ -45,6 +45,9 @@ lint: ## golangci-lint, pinned in tools/golangci-lint.mod
 
 bench: build ## tables on the terminal, and bench/out/NAME.json
 	$(GO) run ./bench/loop
+
+soak: ## the example job broken ten times over; a few minutes
+	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code
 	$(GO) test ./internal/job -update

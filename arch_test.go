@@ -24,6 +24,7 @@ var levels = [][]string{
 	{"internal/service", "internal/controller"},
 	{"internal/command"},
 	{"cmd/controller", "cmd/service"},
+	{"bench/result"},
 	{"bench/loop"},
 }
 

@@ -195,7 +195,7 @@ type alert struct {
 	State               string
 }
 
-// firingAlerts asks Prometheus; it returns nothing while Prometheus does not answer.
+// firingAlerts asks Prometheus; it returns nothing while Prometheus does not answer or is not ready.
 func firingAlerts(base string) []alert {
 	client := &http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get(base + "/api/v1/alerts")
@@ -203,6 +203,9 @@ func firingAlerts(base string) []alert {
 		return nil
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusServiceUnavailable {
+		return nil
+	}
 	var body struct{ Data struct{ Alerts []alert } }
 	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
 		return []alert{{State: fmt.Sprint(err)}}

@@ -127,12 +127,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return kind, name, min(max(wait, 0.0), PATIENCE)
 
     def body(self):
-        """The body, or None when it has no length or is too large; the connection ends then."""
+        """The body, or None when it has no length, is too large, or was cut short because the client
+        died; the connection ends then."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > LARGEST:
+        body = self.rfile.read(int(length)) if length.isdigit() and int(length) <= LARGEST else None
+        if body is None or len(body) < int(length):
             self.close_connection = True
             return None
-        return self.rfile.read(int(length))
+        return body
 
     def answer(self, status, body=None):
         """Send status and body."""

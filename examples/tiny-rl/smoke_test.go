@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -167,6 +169,13 @@ func (p *program) beyond(n int) {
 	p.wait("further steps", func() bool { return len(p.values("X_VIGIL_STEP")) >= had+n })
 }
 
+// said returns everything heard on the notify socket.
+func (p *program) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.words, "\n")
+}
+
 // end waits for the program's own end and returns how it was.
 func (p *program) end() *os.ProcessState {
 	p.t.Helper()
@@ -297,6 +306,68 @@ func TestEveryProgramSurvivesTheDeathOfEveryOther(t *testing.T) {
 			p.beyond(2)
 		}
 	}
+}
+
+// The shortest limit that a job can set for silence is 5 s. Who waits for a program that hangs must not
+// be taken for one that hangs.
+func TestWhoWaitsForADataRoleThatHangsSaysSoInTime(t *testing.T) {
+	c := newCluster(t, "TINY_RL_STEPS=1000000", "TINY_RL_PERIOD=0")
+	all := c.startAll()
+	all["actor"].beyond(2)
+	if err := all["data"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	for name, p := range all {
+		if name == "data" {
+			continue
+		}
+		p.wait("word that it waits", func() bool { return strings.Contains(p.said(), "STATUS=data cannot be reached") })
+		if took := time.Since(stopped); took > 4500*time.Millisecond {
+			t.Errorf("%s was silent for %s", name, took)
+		}
+	}
+}
+
+func TestABodyThatWasCutShortByADeathIsNotPassedOn(t *testing.T) {
+	c := newCluster(t)
+	data := c.startData(0)
+	_, address, _ := strings.Cut(strings.TrimSpace(data.output.String()), "listens on ")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "POST /queue/ready?wait=0 HTTP/1.1\r\nHost: data\r\nContent-Length: 100\r\n\r\n{\"episodes\": ["); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.Get("http://" + address + "/queue/ready?wait=0.5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusNoContent {
+		t.Errorf("data hands out %q with status %d", body, answer.StatusCode)
+	}
+}
+
+func TestACheckpointBeyondTheStepResumedFromIsNotComeBackTo(t *testing.T) {
+	c := newCluster(t, "TINY_RL_STEPS=60", "TINY_RL_PERIOD=0.01")
+	all := c.startAll()
+	if s := all["actor"].end(); s.ExitCode() != 0 {
+		t.Fatalf("the actor ended with %v", s)
+	}
+	actor := c.start("actor", 0, 30)
+	actor.wait("step", func() bool { return len(actor.values("X_VIGIL_STEP")) > 0 })
+	actor.kill()
+	// The life before had saved 60. Its way was left at 30, with what was noted of it.
+	actor = c.start("actor", 0, 60)
+	if s := actor.end(); s.ExitCode() != 0 {
+		t.Fatalf("the actor ended with %v", s)
+	}
+	c.whole(60)
 }
 
 func TestTheJobFileIsValid(t *testing.T) {

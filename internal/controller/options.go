@@ -48,8 +48,9 @@ type Options struct {
 	FakeNodes  int
 	WaitGPUs   time.Duration
 
-	LogFormat string
-	LogLevel  string
+	LogFormat   string
+	LogLevel    string
+	StatusEvery time.Duration // between two lines that say how every role stands; 0: none
 
 	Stderr io.Writer // logs and failure reports
 	// Output, when it is not nil, is given what the workers print, with a prefix for each rank.
@@ -78,6 +79,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.IntVar(&o.FakeGPUs, "fake-gpus", 0, "pretend that there are so many devices")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "pretend that this machine is so many nodes, to try placement strategies")
 	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait for devices that others use")
+	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -109,6 +111,7 @@ func (o *Options) Check() error {
 	say(o.FakeGPUs < 0, "--fake-gpus %d: want 0 or more", o.FakeGPUs)
 	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)
 	say(o.FakeGPUs > 0 && o.GPUs != "", "--fake-gpus and --gpus: want one of them")
+	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
 	if _, err := NewLogger(io.Discard, o.LogFormat, o.LogLevel); err != nil {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -29,6 +30,49 @@ func (c *Controller) warnOfOurPort() {
 	}
 }
 
+// sayStatus says how every role stands, now and again, and returns what ends that.
+func (c *Controller) sayStatus() func(context.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(c.opts.StatusEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				c.statusLine()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func(context.Context) error {
+		cancel()
+		<-done
+		return nil
+	}
+}
+
+// statusLine is one line: how many roles are well, the step of each, and why of those that are not.
+func (c *Controller) statusLine() {
+	var steps, why []string
+	well := 0
+	for _, r := range (view{c}).Roles() {
+		steps = append(steps, fmt.Sprintf("%s %d", r.Name, r.CurrentStep))
+		if r.Healthy && (r.State == role.Running || r.State == role.Finished) {
+			well++
+		} else {
+			why = append(why, fmt.Sprintf("%s %s: %s", r.Name, r.State, r.Why))
+		}
+	}
+	args := []any{"steps", strings.Join(steps, ", ")}
+	if len(why) > 0 {
+		args = append(args, "why", strings.Join(why, "; "))
+	}
+	c.log.Info(fmt.Sprintf("%d of %d roles healthy", well, len(steps)), args...)
+}
+
 // tailLines is how much of a failed worker's standard error is shown.
 const tailLines = 20
 
@@ -45,7 +89,7 @@ func (c *Controller) explain(d restart.Decision, failures []role.Failure) {
 	for _, f := range failures {
 		fmt.Fprintf(&b, "\n  %s failed (%s): %s\n", f.Subject(), f.Cause, firstLine(f))
 		for _, line := range tailOf(f) {
-			fmt.Fprintf(&b, "    | %s\n", line)
+			fmt.Fprintf(&b, "    | %s\n", role.Plain(line))
 		}
 		if f.Log != "" {
 			fmt.Fprintf(&b, "    log   %s\n", f.Log)
@@ -66,7 +110,7 @@ func (c *Controller) explain(d restart.Decision, failures []role.Failure) {
 
 // firstLine is the failure in one line: how the process ended, or what was said.
 func firstLine(f role.Failure) string {
-	line, _, _ := strings.Cut(f.Detail, "\n")
+	line := f.Line()
 	if f.Exit != nil && !strings.Contains(line, f.Exit.String()) {
 		return strings.TrimSuffix(f.Exit.String()+": "+line, ": ")
 	}

@@ -139,6 +139,9 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.log.Info("job started", "job", c.uid, "roles", restart.Names(c.opts.Job.Names()), "http", c.url(), "logs", c.ground.logs)
 	c.warnOfOurPort()
 	c.endings.add("peers", c.crew.followPeers())
+	if c.opts.StatusEvery > 0 {
+		c.endings.add("status lines", c.sayStatus())
+	}
 	if c.opts.Output != nil {
 		c.endings.add("output", c.showOutput())
 	}

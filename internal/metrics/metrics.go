@@ -54,7 +54,7 @@ func New(o Options) *Metrics {
 	m := &Metrics{
 		source:    o.Source,
 		rankLimit: o.RankLimit,
-		registry:  prometheus.NewPedanticRegistry(),
+		registry:  prometheus.NewRegistry(),
 		buildInfo: buildInfo(o.Version),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vigil_restarts_total", Help: "Decisions to restart the role, by what was decided and the policy line that settled it.",

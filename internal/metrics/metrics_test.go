@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"vigil/internal/event"
@@ -65,7 +67,7 @@ func tell(after time.Duration, kind event.Kind, change func(*event.Event)) event
 func scrape(t testing.TB, m *metrics.Metrics) (series []string, text string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body, err := io.ReadAll(w.Body)
 	if err != nil || w.Code != 200 {
 		t.Fatalf("scrape = %d %v: %s", w.Code, err, body)
@@ -171,6 +173,19 @@ func TestARoleThatNeverSpeaksIsNotTimedFromAnOldFailure(t *testing.T) {
 	m.Observe(tell(time.Hour+2*time.Second, event.FirstStep, func(e *event.Event) { e.Role = "critic" }))
 	_, text := scrape(t, m)
 	want(t, text, `vigil_recovery_seconds_sum{action="in_place"} 2`)
+}
+
+// A pedantic registry compares every series with its description, which a scrape of many ranks has no
+// time for.
+func TestEverySeriesIsAsDescribed(t *testing.T) {
+	m, _ := newMetrics(0, standing("actor", 2), standing("critic", 1))
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Gather(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestTheLinterHasNothingToSay(t *testing.T) {

@@ -7,7 +7,7 @@ func TestTheNearestWordIsFoundAndAFarOneIsNot(t *testing.T) {
 	for in, want := range map[string]string{
 		"wrokers":  "workers", // swapped
 		"worker":   "workers", // one short
-		"commandd": "command", // one too many
+		"comand":   "command", // one too many
 		"work_dir": "workdir",
 		"evn":      "env",
 		"port":     "ports",

@@ -73,7 +73,7 @@ func (k *Keeper) tryLeaf(own string) error {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
-	defer removeSoon(path)
+	defer func() { _ = removeSoon(path) }() // one that stays is found by the next start
 	program, err := exec.LookPath("true")
 	if err != nil {
 		return nil // then the first start shows
@@ -107,7 +107,7 @@ func (k *Keeper) startInLeaf(p *Process, leaf string, sys *syscall.SysProcAttr, 
 	}
 	p.leaf = ""
 	sys.UseCgroupFD = false
-	removeLeaves(own, leaf, time.Second)
+	_ = removeLeaves(own, leaf, time.Second) // an empty leaf that stays harms nobody
 	if err := k.fork(start); err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func eachOpen(pid int, names map[string]bool, f func(inode)) {
 		}
 		var st unix.Stat_t
 		if unix.Fstatat(int(dir.Fd()), fd, &st, 0) == nil {
-			f(inode{uint64(st.Dev), st.Ino})
+			f(inode{st.Dev, st.Ino})
 		}
 	}
 }

@@ -19,9 +19,9 @@ type oomCount struct {
 }
 
 func countOOM(folder string) oomCount {
-	c := oomCount{machine: counter("/proc/vmstat", "oom_kill"), folder: folder}
+	c := oomCount{machine: oomKills("/proc/vmstat"), folder: folder}
 	if folder != "" {
-		c.group = counter(filepath.Join(folder, "memory.events"), "oom_kill")
+		c.group = oomKills(filepath.Join(folder, "memory.events"))
 	}
 	return c
 }
@@ -29,20 +29,20 @@ func countOOM(folder string) oomCount {
 // rose says whether the kernel killed pid for want of memory: our own cgroup counted one since, or the
 // machine did and its log names the pid. Where neither can be read it is not known, and false.
 func (c oomCount) rose(pid int) bool {
-	if c.folder != "" && counter(filepath.Join(c.folder, "memory.events"), "oom_kill") > c.group {
+	if c.folder != "" && oomKills(filepath.Join(c.folder, "memory.events")) > c.group {
 		return true
 	}
-	return counter("/proc/vmstat", "oom_kill") > c.machine && kernelLogNames(pid)
+	return oomKills("/proc/vmstat") > c.machine && kernelLogNames(pid)
 }
 
-// counter reads the number after name in a file of "NAME NUMBER" lines; 0 when there is none.
-func counter(path, name string) uint64 {
+// oomKills reads the number after oom_kill in a file of "NAME NUMBER" lines; 0 when there is none.
+func oomKills(path string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+		if rest, ok := strings.CutPrefix(line, "oom_kill "); ok {
 			n, _ := strconv.ParseUint(strings.TrimSpace(rest), 10, 64)
 			return n
 		}

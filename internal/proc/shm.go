@@ -72,7 +72,7 @@ func shmNamed(name string) (f shmFile, owner uint32, ok bool) {
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return shmFile{}, 0, false
 	}
-	return shmFile{Name: name, Dev: uint64(st.Dev), Inode: st.Ino}, st.Uid, true
+	return shmFile{Name: name, Dev: st.Dev, Inode: st.Ino}, st.Uid, true
 }
 
 // FollowShm begins to follow. What is found is kept in the file note for ClearShm, should this program

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,7 +248,7 @@ func TestTreeOfARecycledPidIsNobodys(t *testing.T) {
 	if found, err := k.Clear(context.Background(), Tree{Sessions: []Ident{old}, Processes: []Ident{old}}); len(found) > 0 || err != nil {
 		t.Errorf("clear: %v, %v: want nothing found", found, err)
 	}
-	if err := signal(old, unix.SIGKILL); err != os.ErrProcessDone {
+	if err := signal(old, unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("signal to an earlier process of that pid: %v", err)
 	}
 	if !p.Ident().Alive() {

@@ -218,10 +218,11 @@ func TestTheBackOffDoublesFromItsBaseToItsMaximum(t *testing.T) {
 	h.role(func(r *restart.RolePolicy) {
 		r.EscalateAt, r.BackOff = 0, job.BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute}
 	})
-	for i, want := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 60, 60, 60} {
+	for i, seconds := range []int{0, 1, 2, 4, 8, 16, 32, 60, 60, 60} {
+		want := time.Duration(seconds) * time.Second
 		h.fails(role.Exited, "critic")
-		if got := h.policy.Wait(h.ledger, "critic", 0); got != want*time.Second {
-			t.Errorf("before restart %d in a row: %s, want %s", i+1, got, want*time.Second)
+		if got := h.policy.Wait(h.ledger, "critic", 0); got != want {
+			t.Errorf("before restart %d in a row: %s, want %s", i+1, got, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Name is the name of a role, such as "actor".
@@ -157,6 +158,32 @@ func (f Failure) Subject() string {
 	}
 	return fmt.Sprintf("%s rank %d", f.Life.Role, f.Life.Rank)
 }
+
+// Line is the failure's detail as one line that a terminal can show: its first line, with control
+// characters written out.
+func (f Failure) Line() string {
+	line, _, _ := strings.Cut(strings.TrimSpace(f.Detail), "\n")
+	return Plain(strings.TrimSpace(line))
+}
+
+// Plain writes control characters out, so that what a program has printed cannot steer the terminal
+// that shows it. Tabs stay.
+func Plain(s string) string {
+	if !strings.ContainsFunc(s, steers) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if steers(r) {
+			fmt.Fprintf(&b, `\x%02x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func steers(r rune) bool { return r != '\t' && unicode.IsControl(r) }
 
 // State is what a role is doing.
 type State string

@@ -76,3 +76,10 @@ func TestAFailureNamesTheRankOrTheWholeRole(t *testing.T) {
 		t.Errorf("subject %q", f.Subject())
 	}
 }
+
+func TestAFailureCannotSteerTheTerminal(t *testing.T) {
+	f := role.Failure{Detail: "\x1b[2Jbad \x07batch\tat step 3\r\nTraceback"}
+	if got, want := f.Line(), `\x1b[2Jbad \x07batch	at step 3`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

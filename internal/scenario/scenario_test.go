@@ -126,8 +126,9 @@ func (w *world) lines() string {
 			return true
 		case event.Moved: // the first start and the last stop are in every story
 			return e.Incident == ""
+		default:
+			return false
 		}
-		return false
 	})
 	same := func(a, b event.Event) bool {
 		return a.At.Equal(b.At) && a.Kind == b.Kind && a.Verb == b.Verb

@@ -138,7 +138,7 @@ func (s *Service) makeLink(l net.Listener) (err error) {
 func (s *Service) Run(ctx context.Context) error {
 	if err := s.link.Register(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before it was known
+			return nil //nolint:nilerr // told to stop before it was known
 		}
 		s.sweep() // of a controller that was killed first
 		return err
@@ -160,7 +160,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return s.withoutController(ctx, err)
 	}
 	endLink()
-	<-linkEnded
+	_ = <-linkEnded // its end was asked for
 	return err
 }
 

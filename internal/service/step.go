@@ -20,13 +20,11 @@ type steps struct {
 // begin forgets all words: the next life starts from given.
 func (s *steps) begin(given int64) { s.given, s.spoken = given, map[int]int64{} }
 
-// said notes a rank's word. A lower step than it has said before is not a step back, only late. It
-// returns the rank's step.
-func (s *steps) said(rank int, step int64) int64 {
+// said notes a rank's word. A lower step than it has said before is not a step back, only late.
+func (s *steps) said(rank int, step int64) {
 	if old, ok := s.spoken[rank]; !ok || step > old {
 		s.spoken[rank] = step
 	}
-	return s.spoken[rank]
 }
 
 // took notes that a rank goes on from step, even if that is lower than what it said before.

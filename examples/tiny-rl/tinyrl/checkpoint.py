@@ -14,20 +14,15 @@ class Checkpoints:
         self.folder = folder
 
     def save(self, step, state):
-        """Write a checkpoint, and remove the oldest ones and those of a life that had got further:
-        this one takes another way from here."""
+        """Write a checkpoint, and remove the oldest ones."""
         os.makedirs(self.folder, exist_ok=True)
         replace(self._path(step), json.dumps({"step": step, "state": state}))
-        steps = self.steps()
-        for old in steps[:-KEPT] + [s for s in steps if s > step]:
-            try:
-                os.remove(self._path(old))
-            except OSError:
-                pass  # one too many does no harm
+        self._remove(self.steps()[:-KEPT])
 
     def load(self, limit):
         """(step, state) of the newest checkpoint not beyond limit; with a limit of 0, or with none so
-        old, the newest there is; (0, None) without any. One that cannot be read is passed over."""
+        old, the newest there is; (0, None) without any. One that cannot be read is passed over. Those
+        beyond the one loaded are removed: this life takes another way from here."""
         steps = sorted(self.steps(), reverse=True)
         if limit > 0:
             steps.sort(key=lambda s: s > limit)
@@ -36,6 +31,7 @@ class Checkpoints:
                 with open(self._path(step), encoding="utf-8") as f:
                     found = json.load(f)
                 if found["step"] == step:
+                    self._remove(s for s in steps if s > step)
                     return step, found["state"]
             except (OSError, ValueError, KeyError, TypeError):
                 continue
@@ -49,6 +45,13 @@ class Checkpoints:
             return []
         stems = (n[:-5] for n in names if n.endswith(".json"))
         return sorted(int(s) for s in stems if s.isdigit())
+
+    def _remove(self, steps):
+        for step in steps:
+            try:
+                os.remove(self._path(step))
+            except OSError:
+                pass  # one too many does no harm
 
     def _path(self, step):
         return os.path.join(self.folder, "%d.json" % step)

@@ -11,7 +11,9 @@ import time
 
 from tinyrl import say
 
-TIMEOUT = 5.0  # seconds for one request
+# Seconds for one request. With the longest pause after it, it is well below the 5 s that are the
+# shortest limit for silence: who waits for a data role that hangs does not hang.
+TIMEOUT = 2.5
 LONG_POLL = 1.0  # seconds that the data role may hold a request back
 
 
@@ -100,7 +102,7 @@ class Store:
                 self._hang_up()
                 say.alive("data cannot be reached: %s" % err)
                 time.sleep(pause)
-                pause = min(2 * pause, 1.0)
+                pause = min(2 * pause, 0.5)
 
     def _connect(self):
         known = addresses("data")

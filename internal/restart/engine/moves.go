@@ -37,7 +37,7 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 	case restart.Fence:
 		return e.fence(m.Role)
 	case restart.ReadStep:
-		return e.readStep(ctx, r, m.Role)
+		return e.readStep(ctx, m.Role)
 	case restart.StopHeartbeat:
 		e.Health.StopWatching(m.Role)
 		return result{}
@@ -89,7 +89,7 @@ func (e *Engine) fence(name role.Name) result {
 
 // readStep asks the role's service for its step; one that does not answer is no failure, its last
 // heartbeat is taken then.
-func (e *Engine) readStep(ctx context.Context, r *run, name role.Name) result {
+func (e *Engine) readStep(ctx context.Context, name role.Name) result {
 	last, _ := e.Health.Standing(name)
 	step, detail := last, ""
 	if asked := bounded(ctx, readStepLimit, func(ctx context.Context) (err error) { step, err = e.Crew.ReadStep(ctx, name); return err }); asked.err != nil {

@@ -21,7 +21,7 @@ func (e *Engine) sayFailure(f role.Failure) {
 	if !e.Policy.HealthCheck {
 		verb = "health check is off"
 	}
-	e.Log.Warn(fmt.Sprintf("Service %s is unhealthy: %s, %s", f.Life.Role, f.Detail, verb), args...)
+	e.Log.Warn(fmt.Sprintf("Service %s is unhealthy: %s, %s", f.Life.Role, f.Line(), verb), args...)
 }
 
 // say tells a decision.

@@ -46,7 +46,7 @@ func TestEventsArePagedByACursor(t *testing.T) {
 		{"?after=5", nil, 5},
 		{"?after=900", []uint64{1, 2, 3, 4, 5}, 5}, // of an earlier numbering
 	} {
-		w := ask(t, a, "GET", "/api/v1/events"+c.query)
+		w := ask(t, a, http.MethodGet, "/api/v1/events"+c.query)
 		var list httpapi.EventList
 		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestEventsArePagedByACursor(t *testing.T) {
 func TestEventsThatAreNoLongerKeptAreCounted(t *testing.T) {
 	f := newFake() // keeps 100
 	record(f, 130)
-	w := ask(t, newAPI(f, ""), "GET", "/api/v1/events?after=10&limit=1")
+	w := ask(t, newAPI(f, ""), http.MethodGet, "/api/v1/events?after=10&limit=1")
 	var list httpapi.EventList
 	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || list.Missed != 20 || list.Next != 31 {
 		t.Errorf("events = %s, want missed 20 and next 31", w.Body)
@@ -85,7 +85,7 @@ func stream(t *testing.T, url string, headers ...string) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +93,11 @@ func stream(t *testing.T, url string, headers ...string) <-chan string {
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // closed by the reader below
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || kind != "text/event-stream" {
+	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || kind != "text/event-stream" {
 		t.Fatalf("stream = %d %s", resp.StatusCode, kind)
 	}
 	messages := make(chan string, 1000)

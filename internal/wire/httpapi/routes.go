@@ -193,7 +193,7 @@ func requireToken(token string) func(http.Handler) http.Handler {
 			scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 			have := sha256.Sum256([]byte(strings.TrimSpace(sent)))
 			match := subtle.ConstantTimeCompare(have[:], want[:]) == 1
-			if !slices.Contains(openPaths, r.URL.Path) && !(strings.EqualFold(scheme, "Bearer") && match) {
+			if !slices.Contains(openPaths, r.URL.Path) && (!strings.EqualFold(scheme, "Bearer") || !match) {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="vigil"`)
 				roleapi.WriteProblem(w, roleapi.NewProblem(http.StatusUnauthorized, "want the controller's token: Authorization: Bearer TOKEN"))
 				return

@@ -129,7 +129,7 @@ func TestWithACertificateTheInterfaceSpeaksTLSAndHTTP2(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
-	req, err := http.NewRequestWithContext(context.Background(), "GET", "https://"+l.Addr().String()+"/api/v1/job", nil)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+l.Addr().String()+"/api/v1/job", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestWithACertificateTheInterfaceSpeaksTLSAndHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if resp.StatusCode != 200 || resp.ProtoMajor != 2 {
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
 		t.Errorf("job over TLS = %d %s, want 200 by HTTP/2", resp.StatusCode, resp.Proto)
 	}
 	if err := srv.Close(); err != nil {

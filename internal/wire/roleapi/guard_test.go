@@ -1,6 +1,7 @@
 package roleapi_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -14,14 +15,14 @@ func TestAHostThatIsNotOursIsRefusedOnLoopback(t *testing.T) {
 		"127.0.0.1:8000": 200, "127.1.2.3": 200, "[::1]:8000": 200, "[::1]": 200, "localhost:9000": 200, // a tunnel's port
 		"evil.example:8000": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example": 403, "192.168.1.4:8000": 403, "": 403,
 	} {
-		if w := ask(&fake{}, "GET", "/critic/get_step", "", "Host", host); w.Code != want {
+		if w := ask(&fake{}, http.MethodGet, "/critic/get_step", "", "Host", host); w.Code != want {
 			t.Errorf("host %q = %d %s, want %d", host, w.Code, w.Body, want)
 		}
 	}
 }
 
 func TestAnAddressThatOthersReachTakesAnyHost(t *testing.T) {
-	r := httptest.NewRequest("GET", "/critic/get_step", nil)
+	r := httptest.NewRequest(http.MethodGet, "/critic/get_step", nil)
 	r.Host = "trainer.example"
 	w := httptest.NewRecorder()
 	roleapi.Handler(&fake{}, "0.0.0.0:8000").ServeHTTP(w, r)

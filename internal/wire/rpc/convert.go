@@ -31,7 +31,8 @@ func WireExit(e *role.Exit) *api.Exit {
 		return nil
 	}
 	return &api.Exit{
-		Code: int32(e.Code), Signal: int32(unix.SignalNum(e.Signal)), Pid: int64(e.PID), Sender: e.Sender, Tail: e.Tail,
+		Code: int32(e.Code), Signal: int32(unix.SignalNum(e.Signal)), Pid: int64(e.PID), Sender: e.Sender,
+		Tail: slices.Clone(e.Tail), // a link cleans what it sends, in place
 	}
 }
 

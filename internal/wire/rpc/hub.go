@@ -200,7 +200,7 @@ func (h *Hub) endLocked(s *service, why error) bool {
 	}
 	s.ended = true
 	delete(h.services, s.reg.Name())
-	if why == errLetGo || why == errReplaced {
+	if errors.Is(why, errLetGo) || errors.Is(why, errReplaced) {
 		h.let = append(h.let, lapsed{s.reg.Session, s.reg.ID, why})
 		if len(h.let) > maxReplaced {
 			h.let = slices.Delete(h.let, 0, len(h.let)-maxReplaced)

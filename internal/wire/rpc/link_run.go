@@ -42,7 +42,7 @@ func (l *Link) Run(outer context.Context) error {
 	work.Wait()
 
 	err := context.Cause(ctx)
-	if err == errWantedEnd || outer.Err() != nil && err == context.Cause(outer) {
+	if errors.Is(err, errWantedEnd) || outer.Err() != nil && errors.Is(err, context.Cause(outer)) {
 		return nil
 	}
 	return err

@@ -82,6 +82,15 @@ func TestANewSessionDropsStatesAndAnswersOfTheOld(t *testing.T) {
 	}
 }
 
+func TestTwoWordsOfOneExitCanBeCleanedWhileTheOtherIsSent(t *testing.T) {
+	exit := &role.Exit{Code: 1, Tail: []string{"a\xffb"}}
+	first, second := WireExit(exit), WireExit(exit)
+	clean(first)
+	if exit.Tail[0] != "a\xffb" || second.Tail[0] != "a\xffb" {
+		t.Errorf("cleaning one word changed %q and %q", exit.Tail, second.Tail)
+	}
+}
+
 func TestAFailureSurvivesTheWire(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, f := range []role.Failure{
