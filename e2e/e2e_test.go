@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// together is how many stories are told at once. They wait more than they work.
+const together = "6"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(tell(m))
+}
+
+// tell builds the programs, puts them first in PATH and runs the tests.
+func tell(m *testing.M) int {
+	bin, err := os.MkdirTemp("", "vigil-e2e-bin-")
+	if err == nil {
+		defer os.RemoveAll(bin)
+		err = build(bin)
+	}
+	if err == nil && isDefault("test.parallel") {
+		err = flag.Set("test.parallel", together)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return m.Run()
+}
+
+// build makes the programs under test, and the worker; with the race detector where the tests have it.
+// Another user must be able to run them.
+func build(bin string) error {
+	args, cgo := []string{"build"}, "CGO_ENABLED=0"
+	if underRace {
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	}
+	cmd := exec.Command("go", append(args, "-o", bin+"/", "./cmd/controller", "./cmd/service", "./e2e/worker")...)
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), cgo, "GOFLAGS=")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, said)
+	}
+	if err := os.Symlink("controller", filepath.Join(bin, "vigil")); err != nil {
+		return err
+	}
+	return os.Chmod(bin, 0o755)
+}
+
+func isDefault(name string) bool {
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return !set
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata/script",
+		Setup:              setup,
+		Cmds:               commands,
+		Condition:          condition,
+		RequireUniqueNames: true,
+	})
+}
+
+// setup gives a script a short folder of its own in $R, for sockets and for what another user must be
+// able to read, and ends what it leaves behind.
+func setup(env *testscript.Env) error {
+	r, err := os.MkdirTemp("/tmp", "ve-")
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(r, 0o755); err != nil {
+		return err
+	}
+	s := &stage{dir: r, runs: map[string]*run{}}
+	env.Values[stageKey{}] = s
+	env.Defer(func() {
+		if races := s.close(); races != "" {
+			env.T().Fatal(races)
+		}
+	})
+	env.Setenv("GORACE", "log_path="+filepath.Join(r, "race"))
+	env.Setenv("R", r)
+	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "xdg"))
+	env.Setenv("VIGIL_OPT_RUNTIME_DIR", filepath.Join(r, "run"))
+	env.Setenv("VIGIL_OPT_HTTP", "127.0.0.1:0")
+	for _, pair := range env.Vars {
+		name, _, _ := strings.Cut(pair, "=")
+		s.inherited = append(s.inherited, name)
+	}
+	return nil
+}
+
+func condition(name string) (bool, error) {
+	switch name {
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "cgroups":
+		return cgroupsWritable(), nil
+	}
+	return false, errors.New("unknown condition")
+}
