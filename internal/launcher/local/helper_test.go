@@ -229,9 +229,14 @@ func (b *bench) pids(t *testing.T, names ...string) []proc.Ident {
 func mustBeGone(t *testing.T, ids ...proc.Ident) {
 	t.Helper()
 	for _, id := range ids {
-		if now, err := proc.Identify(id.PID); err == nil && now == id {
-			t.Errorf("pid %d is still there, alive %v", id.PID, id.Alive())
+		if id.Alive() {
+			t.Errorf("pid %d is still alive", id.PID)
 		}
+		// One whose parent is just dying itself is collected when that has ended.
+		eventually(t, fmt.Sprintf("pid %d is no zombie", id.PID), func() bool {
+			now, err := proc.Identify(id.PID)
+			return err != nil || now != id
+		})
 	}
 }
 
