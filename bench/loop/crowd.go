@@ -17,6 +17,7 @@ import (
 
 	"vigil/api"
 	"vigil/bench/result"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/rpc"
 )
@@ -80,7 +81,7 @@ func join(folder string) ([]*rpc.Link, error) {
 	defer cancel()
 	for _, s := range many() {
 		for index := range s.Workers / perService {
-			l, err := rpc.ListenUnix(filepath.Join(folder, string(s.Name)+"."+strconv.Itoa(index)))
+			l, err := proc.ListenUnix(filepath.Join(folder, string(s.Name)+"."+strconv.Itoa(index)))
 			if err != nil {
 				return nil, err
 			}

@@ -14,6 +14,7 @@ import (
 	"vigil/internal/health"
 	"vigil/internal/job"
 	"vigil/internal/metrics"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/rpc"
 )
@@ -50,7 +51,7 @@ func beWatcher(folder string) error {
 	if err != nil {
 		return err
 	}
-	listener, err := rpc.ListenUnix(filepath.Join(folder, watcherSocket))
+	listener, err := proc.ListenUnix(filepath.Join(folder, watcherSocket))
 	if err != nil {
 		return err
 	}

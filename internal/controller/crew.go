@@ -120,12 +120,14 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 	return slices.Min(steps), nil
 }
 
-// StopWorkers asks the role's services to stop their workers. One that does not answer, or cannot
+// StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
+// for that. One that does not answer, or cannot
 // prove that nothing is left, is ended itself with everything of it.
 func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.StopKind) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
 		var here []string
+		m.service.Continue()
 		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Stop{Stop: &api.Stop{AfterFailure: how == engine.AfterFailure}}})
 		switch order := new(rpc.OrderError); {
 		case err == nil:

@@ -160,7 +160,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return s.withoutController(ctx, err)
 	}
 	endLink()
-	_ = <-linkEnded // its end was asked for
+	<-linkEnded //nolint:errcheck // its end was asked for
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"vigil/api"
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/rpc"
 )
@@ -82,7 +83,7 @@ func newStage(t *testing.T, r job.Role) *stage {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := &stage{t: t, program: os.Args[0], uid: "tiny-" + randomName()[:8], dir: dir, role: r, id: rpc.ServiceID{Role: r.Name}, ears: &ears{changed: make(chan struct{})}, exited: make(chan int, 1)}
 	s.hub = rpc.NewHub(rpc.HubOptions{JobUID: s.uid, Token: "secret", Epoch: 1, Ears: s.ears, PollEvery: 500 * time.Millisecond})
-	l, err := rpc.ListenUnix(filepath.Join(dir, "hub.sock"))
+	l, err := proc.ListenUnix(filepath.Join(dir, "hub.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vigil/internal/proc"
 	"vigil/internal/role"
 )
@@ -102,6 +104,12 @@ func (s *Service) Log() string { return s.log }
 
 // Done is closed when the service has ended.
 func (s *Service) Done() <-chan struct{} { return s.process.Done() }
+
+// Continue lets a service that somebody has stopped run on, so that it can obey. One that runs or has
+// ended is left as it is.
+func (s *Service) Continue() {
+	_ = s.process.Signal(unix.SIGCONT) // it may have ended
+}
 
 // Exit is how it ended, with the last 20 lines of its log. It waits for Done.
 func (s *Service) Exit() role.Exit {

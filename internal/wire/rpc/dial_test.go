@@ -3,10 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,53 +16,6 @@ import (
 
 	"vigil/api"
 )
-
-// shows: D22
-func TestASocketIsNewAndPrivateOrRefused(t *testing.T) {
-	dir := folder(t)
-	old := syscall.Umask(0)
-	defer syscall.Umask(old)
-	var names []string
-	for range 10 {
-		l, err := ListenRandom(dir, "actor/0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		info, err := os.Stat(l.Addr().String())
-		if err != nil || info.Mode() != fs.ModeSocket|0o600 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
-		}
-		names = append(names, l.Addr().String())
-	}
-	slices.Sort(names)
-	if len(slices.Compact(names)) != 10 {
-		t.Errorf("names are not random: %v", names)
-	}
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{
-		names[0]:                           "file already exists",
-		file:                               "file already exists",
-		filepath.Join(dir, "no/a"):         "no such file or directory",
-		file + "/a":                        "is not a folder",
-		"/tmp/" + strings.Repeat("x", 103): "a socket path of 108 bytes, the system's limit is 107",
-		"relative.sock":                    "want unix:///PATH",
-	} {
-		l, err := ListenUnix(path)
-		if err == nil {
-			l.Close()
-		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want one with %q", path, err, want)
-		}
-	}
-	if b, err := os.ReadFile(file); err != nil || string(b) != "x" {
-		t.Errorf("the file that was in the way holds %q, %v", b, err)
-	}
-}
 
 // shows: D18
 func TestUnavailableAloneIsRetriedFourTimesInAll(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"vigil/api"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 )
 
@@ -165,7 +166,7 @@ func startHub(t *testing.T, path string, set func(*HubOptions)) *testHub {
 	if set != nil {
 		set(&o)
 	}
-	l, err := ListenUnix(path)
+	l, err := proc.ListenUnix(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ type testLink struct {
 // newLink makes a link of critic/0 that is not registered.
 func newLink(t *testing.T, controller string, set func(*LinkOptions)) *Link {
 	t.Helper()
-	listener, err := ListenRandom(folder(t), "critic/0")
+	listener, err := proc.ListenUnix(filepath.Join(folder(t), "service.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ type peerServer struct {
 
 func startPeer(t *testing.T, p *peerServer) *peerServer {
 	t.Helper()
-	l, err := ListenRandom(folder(t), "peer")
+	l, err := proc.ListenUnix(filepath.Join(folder(t), "peer.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"vigil/api"
+	"vigil/internal/proc"
 )
 
 // sender is that of a service of these tests.
@@ -214,7 +216,7 @@ func TestAHubWithoutServicesIdlesAndStops(t *testing.T) {
 // shows: D10
 func TestManyRegisterAndUnregisterAtOnceAndTheCountsAreRight(t *testing.T) {
 	h := startHub(t, "", nil)
-	hangs, err := ListenRandom(folder(t), "actor/0") // accepts nothing: calls to it hang
+	hangs, err := proc.ListenUnix(filepath.Join(folder(t), "hangs.sock")) // accepts nothing: calls to it hang
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"vigil/api"
+	"vigil/internal/proc"
 )
 
 // TestMain lets the test binary be a controller or a service, to be killed by a test.
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func beController() {
-	l, err := ListenUnix(os.Getenv("RPC_TEST_SOCKET"))
+	l, err := proc.ListenUnix(os.Getenv("RPC_TEST_SOCKET"))
 	if err != nil {
 		panic(err)
 	}
@@ -44,7 +45,7 @@ func beController() {
 
 func beService() {
 	socket := os.Getenv("RPC_TEST_SOCKET")
-	listener, err := ListenRandom(filepath.Dir(socket), "critic/0")
+	listener, err := proc.ListenUnix(socket + ".service")
 	if err != nil {
 		panic(err)
 	}
