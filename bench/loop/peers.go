@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -106,4 +107,13 @@ func (t *torchrun) stop() error {
 		return err
 	}
 	return nil
+}
+
+// lastLine is the end of an error: of a Python traceback the line that says what was wrong.
+func lastLine(err error) string {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	return lines[0] + ": " + lines[len(lines)-1]
 }

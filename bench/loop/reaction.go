@@ -84,7 +84,7 @@ func (b *bench) rounds(m *reactions, e *ear, c *controller) (err error) {
 	}
 	peer, err := b.peer(e, at)
 	if err != nil {
-		b.report.Note("torchrun is left out: %v", err)
+		b.report.Note("torchrun is left out: %s", lastLine(err))
 	} else {
 		stop := peer.stop
 		defer func() { err = errors.Join(err, stop()) }()
