@@ -19,7 +19,7 @@ import (
 var levels = [][]string{
 	{"api", "internal/role", "internal/nearest"},
 	{"internal/event", "internal/job", "internal/settings"},
-	{"internal/health", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics"},
+	{"internal/health", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
 	{"internal/restart/engine", "internal/launcher/local", "internal/wire/httpapi"},
 	{"internal/service", "internal/controller"},
 	{"internal/command"},

@@ -20,8 +20,9 @@ import (
 
 // status is what the status command shows, and prints as JSON.
 type status struct {
-	Job   httpapi.Job    `json:"job"`
-	Roles []httpapi.Role `json:"roles"`
+	Job   httpapi.Job     `json:"job"`
+	Roles []httpapi.Role  `json:"roles"`
+	Good  httpapi.Goodput `json:"goodput"`
 }
 
 // statusCommand asks a running controller how its job stands.
@@ -56,7 +57,7 @@ func (p *program) statusCommand() *cobra.Command {
 func ask(ctx context.Context, addr, tokenFile string) (status, error) {
 	var s status
 	var list httpapi.RoleList
-	err := askAll(ctx, addr, tokenFile, map[string]any{"/api/v1/job": &s.Job, "/api/v1/roles": &list})
+	err := askAll(ctx, addr, tokenFile, map[string]any{"/api/v1/job": &s.Job, "/api/v1/roles": &list, "/api/v1/goodput": &s.Good})
 	s.Roles = list.Roles
 	return s, err
 }
@@ -120,7 +121,8 @@ func (s status) print(w io.Writer) error {
 	if !j.HealthCheck {
 		check = "health check off: a failure stops the job"
 	}
-	fmt.Fprintf(w, "\nstep %d of %s  up %s  global restarts %d of %d  %s\n\n", j.CurrentStep, j.LeadRole, time.Since(j.Started).Round(time.Second), j.GlobalRestarts, j.MaxGlobalRestarts, check)
+	fmt.Fprintf(w, "\nstep %d of %s  up %s  goodput %.1f %%  global restarts %d of %d  %s\n\n",
+		j.CurrentStep, j.LeadRole, time.Since(j.Started).Round(time.Second), 100*s.Good.Ratio, j.GlobalRestarts, j.MaxGlobalRestarts, check)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ROLE\tRANK\tSTATE\tSTEP\tHEARTBEAT\tLIFE\tRESTARTS\tPID\tWHY")
 	for _, r := range s.Roles {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vigil/internal/event"
+	"vigil/internal/goodput"
 	"vigil/internal/health"
 	"vigil/internal/job"
 	"vigil/internal/metrics"
@@ -32,6 +33,7 @@ type Controller struct {
 	ground  *ground
 	events  *event.Log
 	history *event.History
+	account *goodput.Account
 	store   *health.Store
 	checker *health.Checker
 	places  *places
@@ -86,7 +88,8 @@ func (c *Controller) lay(ctx context.Context) error {
 func (c *Controller) compose() {
 	o, j := &c.opts, c.opts.Job
 	c.metrics = metrics.New(metrics.Options{Source: source{c}, Version: o.Version})
-	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe)
+	c.account = goodput.New(c.began, j.Names())
+	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe, c.account.Observe)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
 	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: 1, Node: c.ground.host, Ears: ears{c}, Log: c.log.With("part", "wire")})

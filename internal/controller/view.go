@@ -183,6 +183,20 @@ func (v view) PlacementGroups() []httpapi.PlacementGroup {
 	return out
 }
 
+// Goodput returns what the time went into so far.
+func (v view) Goodput() httpapi.Goodput {
+	r := v.account.Report(time.Now())
+	out := httpapi.Goodput{Since: r.Since, Seconds: r.Total.Seconds(), ProductiveSeconds: r.Productive.Seconds(), StartSeconds: r.Start.Seconds(), Ratio: r.Ratio(),
+		Lost: []httpapi.Lost{}, Roles: []httpapi.RoleGoodput{}}
+	for _, l := range r.Lost {
+		out.Lost = append(out.Lost, httpapi.Lost{Cause: l.Cause, Incidents: l.Incidents, Seconds: l.Time.Seconds()})
+	}
+	for _, n := range r.Roles {
+		out.Roles = append(out.Roles, httpapi.RoleGoodput{Name: n.Name, ProductiveSeconds: n.Productive.Seconds(), Lives: n.Lives, StepsRedone: n.Redone})
+	}
+	return out
+}
+
 // Policy returns what is in force.
 func (v view) Policy() httpapi.Policy { return PolicyOf(&v.opts) }
 

@@ -63,6 +63,11 @@ func (f *fake) Incident(id string) (httpapi.Incident, bool) {
 	return i, i.ID == id
 }
 
+func (f *fake) Goodput() httpapi.Goodput {
+	return httpapi.Goodput{Seconds: 100, ProductiveSeconds: 90, Ratio: 0.9, Lost: []httpapi.Lost{{Cause: role.Silent, Incidents: 1, Seconds: 10}},
+		Roles: []httpapi.RoleGoodput{{Name: "critic", ProductiveSeconds: 90, Lives: 2, StepsRedone: 3}}}
+}
+
 func (f *fake) PlacementGroups() []httpapi.PlacementGroup {
 	return []httpapi.PlacementGroup{{Name: "actor", Roles: []role.Name{"actor"}, Strategy: "PACK", State: "RESERVED", Live: 1, Needed: 1, Bundles: []httpapi.Bundle{{Node: "local", Well: true}}}}
 }

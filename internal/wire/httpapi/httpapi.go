@@ -43,6 +43,8 @@ type Controller interface {
 	Since(cursor uint64) ([]event.Event, <-chan struct{})
 	// PlacementGroups returns every group, by name.
 	PlacementGroups() []PlacementGroup
+	// Goodput returns what the time went into so far.
+	Goodput() Goodput
 	// Policy returns what is in force.
 	Policy() Policy
 	// Restart begins the restart of one role and returns an operation id without waiting for its end.

@@ -84,6 +84,8 @@ func (e endpoints) registerJob(h huma.API) {
 	register(h, get("job", "/api/v1/job", "The job as a whole"), func(context.Context, *nothing) (Job, error) {
 		return e.controller.Job().whole(), nil
 	})
+	register(h, get("goodput", "/api/v1/goodput", "What the job's time went into"),
+		func(context.Context, *nothing) (Goodput, error) { return e.controller.Goodput(), nil })
 	register(h, get("placement-groups", "/api/v1/placement_groups", "The resources reserved for the roles"),
 		func(context.Context, *nothing) (GroupList, error) {
 			return GroupList{each(e.controller.PlacementGroups(), PlacementGroup.whole)}, nil

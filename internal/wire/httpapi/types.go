@@ -146,6 +146,32 @@ type IncidentList struct {
 	Incidents []Incident `json:"incidents" nullable:"false" doc:"Newest first."`
 }
 
+// Goodput answers /api/v1/goodput: what the job's time went into.
+type Goodput struct {
+	Since             time.Time     `json:"since" doc:"When the run began."`
+	Seconds           float64       `json:"seconds" doc:"How long it runs, or ran."`
+	ProductiveSeconds float64       `json:"productive_seconds" doc:"Of these, while every role that has not finished got on."`
+	StartSeconds      float64       `json:"start_seconds" doc:"Until that was so for the first time."`
+	Ratio             float64       `json:"goodput" doc:"The productive part, from 0 to 1."`
+	Lost              []Lost        `json:"lost" nullable:"false" doc:"What failures and stops have cost, most first."`
+	Roles             []RoleGoodput `json:"roles" nullable:"false" doc:"In the order of the job file."`
+}
+
+// Lost is the time that the failures of one cause have cost the job.
+type Lost struct {
+	Cause     role.Cause `json:"cause" doc:"What kind of failure; empty for planned stops."`
+	Incidents int        `json:"incidents" doc:"How many."`
+	Seconds   float64    `json:"seconds" doc:"From the first sign of each to the first step after it, together."`
+}
+
+// RoleGoodput is one role's part.
+type RoleGoodput struct {
+	Name              role.Name `json:"name" doc:"The role's name."`
+	ProductiveSeconds float64   `json:"productive_seconds" doc:"While it got on."`
+	Lives             int       `json:"lives" doc:"How often its workers were begun."`
+	StepsRedone       int64     `json:"steps_redone" doc:"Steps done again because a life began below where the one before was."`
+}
+
 // GroupList answers /api/v1/placement_groups.
 type GroupList struct {
 	Groups []PlacementGroup `json:"placement_groups" nullable:"false" doc:"By name."`
