@@ -7,10 +7,13 @@ PREFIX  ?= /usr/local
 ARGS    ?=
 FUZZ    ?= 20s
 
-.PHONY: build install run test needs check race fuzz lint bench soak docs generate clean
+.PHONY: build wheel install run test needs check race fuzz lint bench soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
+
+wheel: build ## bin/vigil_run-*.whl: the library for Python, and the program for machines without Go
+	python3 python/build_wheel.py --program $(BIN)/controller --out $(BIN)
 
 install: build ## controller, service, and the controller again as vigil
 	install -d $(DESTDIR)$(PREFIX)/bin

@@ -18,9 +18,9 @@ import (
 // not belong anywhere yet.
 var levels = [][]string{
 	{"api", "internal/role", "internal/nearest"},
-	{"internal/event", "internal/job", "internal/settings"},
+	{"internal/event", "internal/job", "internal/settings", "internal/accelerate"},
 	{"internal/health", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
-	{"internal/restart/engine", "internal/launcher/local", "internal/wire/httpapi"},
+	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/wire/httpapi"},
 	{"internal/service", "internal/controller"},
 	{"internal/command"},
 	{"cmd/controller", "cmd/service"},
@@ -96,7 +96,7 @@ func TestImportsGoDown(t *testing.T) {
 // What judges is pure: it takes the time as an argument and opens nothing, so that every judgement can
 // be tested as a line of a table, and replayed.
 func TestWhatJudgesIsPure(t *testing.T) {
-	pure := []string{"internal/role/", "internal/restart/", "internal/placement/", "internal/health/table.go", "internal/health/judge.go", "internal/health/limits.go", "internal/health/view.go"}
+	pure := []string{"internal/role/", "internal/restart/", "internal/placement/", "internal/health/table.go", "internal/health/judge.go", "internal/health/limits.go", "internal/health/phase.go", "internal/health/view.go"}
 	forbidden := []string{"os", "net", "context", "sync", "sync/atomic", "math/rand", "math/rand/v2", "net/http", "os/exec", "io/fs", "log/slog", "syscall"}
 	seen := 0
 	for _, s := range sources(t) {
@@ -134,7 +134,7 @@ func clockReads(f *ast.File) []string {
 
 // Only those who act read the clock, so that whoever is surprised by a time knows where to look.
 func TestOnlyThoseWhoActReadTheClock(t *testing.T) {
-	readers := []string{"internal/health", "internal/restart/engine", "internal/wire/rpc", "internal/wire/roleapi", "internal/wire/httpapi", "internal/proc", "internal/launcher/local", "internal/devices", "internal/service", "internal/controller", "internal/command", "internal/example", "bench/loop"}
+	readers := []string{"internal/health", "internal/restart/engine", "internal/wire/rpc", "internal/wire/roleapi", "internal/wire/httpapi", "internal/proc", "internal/launcher/local", "internal/devices", "internal/evidence", "internal/service", "internal/controller", "internal/command", "internal/example", "bench/loop"}
 	for _, s := range sources(t) {
 		if len(clockReads(s.file)) > 0 && !slices.Contains(readers, s.pkg) {
 			t.Errorf("%s reads the clock (%v) and %s is not among those who may", s.path, clockReads(s.file), s.pkg)

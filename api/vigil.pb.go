@@ -95,6 +95,9 @@ type FromService struct {
 	//	*FromService_Worker
 	//	*FromService_Answer
 	//	*FromService_Checkpoint
+	//	*FromService_Phase
+	//	*FromService_Starved
+	//	*FromService_Notice
 	Word          isFromService_Word `protobuf_oneof:"word"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,6 +194,33 @@ func (x *FromService) GetCheckpoint() *Checkpoint {
 	return nil
 }
 
+func (x *FromService) GetPhase() *Phase {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_Phase); ok {
+			return x.Phase
+		}
+	}
+	return nil
+}
+
+func (x *FromService) GetStarved() *Starved {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_Starved); ok {
+			return x.Starved
+		}
+	}
+	return nil
+}
+
+func (x *FromService) GetNotice() *Notice {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_Notice); ok {
+			return x.Notice
+		}
+	}
+	return nil
+}
+
 type isFromService_Word interface {
 	isFromService_Word()
 }
@@ -219,6 +249,18 @@ type FromService_Checkpoint struct {
 	Checkpoint *Checkpoint `protobuf:"bytes,6,opt,name=checkpoint,proto3,oneof"`
 }
 
+type FromService_Phase struct {
+	Phase *Phase `protobuf:"bytes,7,opt,name=phase,proto3,oneof"`
+}
+
+type FromService_Starved struct {
+	Starved *Starved `protobuf:"bytes,8,opt,name=starved,proto3,oneof"`
+}
+
+type FromService_Notice struct {
+	Notice *Notice `protobuf:"bytes,9,opt,name=notice,proto3,oneof"`
+}
+
 func (*FromService_Hello) isFromService_Word() {}
 
 func (*FromService_Beats) isFromService_Word() {}
@@ -230,6 +272,12 @@ func (*FromService_Worker) isFromService_Word() {}
 func (*FromService_Answer) isFromService_Word() {}
 
 func (*FromService_Checkpoint) isFromService_Word() {}
+
+func (*FromService_Phase) isFromService_Word() {}
+
+func (*FromService_Starved) isFromService_Word() {}
+
+func (*FromService_Notice) isFromService_Word() {}
 
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -334,6 +382,7 @@ type Beat struct {
 	HasStep       bool                   `protobuf:"varint,2,opt,name=has_step,json=hasStep,proto3" json:"has_step,omitempty"` // without it the word renews the time and says nothing of the step
 	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
 	AgeMs         int64                  `protobuf:"varint,4,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"` // how long ago, on the sender's monotonic clock
+	Guessed       bool                   `protobuf:"varint,5,opt,name=guessed,proto3" json:"guessed,omitempty"`          // the step was guessed from output, a file or a hook, not said by the worker
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -396,6 +445,82 @@ func (x *Beat) GetAgeMs() int64 {
 	return 0
 }
 
+func (x *Beat) GetGuessed() bool {
+	if x != nil {
+		return x.Guessed
+	}
+	return false
+}
+
+// Phase says that a worker has entered a stretch of work with a name, or left it.
+type Phase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`    // at most 64 bytes
+	Begin         bool                   `protobuf:"varint,3,opt,name=begin,proto3" json:"begin,omitempty"` // false: the phase has ended
+	AgeMs         int64                  `protobuf:"varint,4,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Phase) Reset() {
+	*x = Phase{}
+	mi := &file_vigil_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Phase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Phase) ProtoMessage() {}
+
+func (x *Phase) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Phase.ProtoReflect.Descriptor instead.
+func (*Phase) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Phase) GetLife() *Life {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+func (x *Phase) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Phase) GetBegin() bool {
+	if x != nil {
+		return x.Begin
+	}
+	return false
+}
+
+func (x *Phase) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
 // Checkpoint says that a worker has saved its work of a step completely.
 type Checkpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -408,7 +533,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_vigil_proto_msgTypes[5]
+	mi := &file_vigil_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +545,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[5]
+	mi := &file_vigil_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +558,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{5}
+	return file_vigil_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Checkpoint) GetLife() *Life {
@@ -457,6 +582,112 @@ func (x *Checkpoint) GetAgeMs() int64 {
 	return 0
 }
 
+// Starved says for how long a silent worker wanted to run lately and was not let: others had the CPUs.
+type Starved struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	WaitedMs      int64                  `protobuf:"varint,2,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Starved) Reset() {
+	*x = Starved{}
+	mi := &file_vigil_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Starved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Starved) ProtoMessage() {}
+
+func (x *Starved) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Starved.ProtoReflect.Descriptor instead.
+func (*Starved) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Starved) GetLife() *Life {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+func (x *Starved) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
+// Notice is what a person should know of a worker and what is no failure.
+type Notice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_vigil_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Notice) GetLife() *Life {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+func (x *Notice) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // Failure is a worker's, or with whole_service the service's own.
 type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -474,7 +705,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_vigil_proto_msgTypes[6]
+	mi := &file_vigil_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +717,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[6]
+	mi := &file_vigil_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +730,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{6}
+	return file_vigil_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Failure) GetLife() *Life {
@@ -573,7 +804,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_vigil_proto_msgTypes[7]
+	mi := &file_vigil_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +816,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[7]
+	mi := &file_vigil_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +829,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{7}
+	return file_vigil_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -656,7 +887,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_vigil_proto_msgTypes[8]
+	mi := &file_vigil_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +899,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[8]
+	mi := &file_vigil_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +912,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{8}
+	return file_vigil_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WorkerState) GetLife() *Life {
@@ -737,7 +968,7 @@ type ToService struct {
 
 func (x *ToService) Reset() {
 	*x = ToService{}
-	mi := &file_vigil_proto_msgTypes[9]
+	mi := &file_vigil_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +980,7 @@ func (x *ToService) String() string {
 func (*ToService) ProtoMessage() {}
 
 func (x *ToService) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[9]
+	mi := &file_vigil_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +993,7 @@ func (x *ToService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToService.ProtoReflect.Descriptor instead.
 func (*ToService) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{9}
+	return file_vigil_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ToService) GetId() uint64 {
@@ -886,7 +1117,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1129,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1142,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{10}
+	return file_vigil_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -970,7 +1201,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1213,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1226,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{11}
+	return file_vigil_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Run) GetIncarnation() uint64 {
@@ -1095,7 +1326,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1338,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1351,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{12}
+	return file_vigil_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Worker) GetRank() uint32 {
@@ -1156,13 +1387,15 @@ type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AfterFailure  bool                   `protobuf:"varint,1,opt,name=after_failure,json=afterFailure,proto3" json:"after_failure,omitempty"` // a rank of the role has failed: the short grace
 	Below         uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`                                   // only incarnations below this one; 0: all
+	Incident      string                 `protobuf:"bytes,3,opt,name=incident,proto3" json:"incident,omitempty"`                              // id of the incident that this stop belongs to; empty: none
+	Cause         string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`                                    // a word of role.Cause, when a failure is why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1407,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1420,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{13}
+	return file_vigil_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stop) GetAfterFailure() bool {
@@ -1204,6 +1437,20 @@ func (x *Stop) GetBelow() uint64 {
 	return 0
 }
 
+func (x *Stop) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
+func (x *Stop) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
 type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1212,7 +1459,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1471,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1484,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{14}
+	return file_vigil_proto_rawDescGZIP(), []int{17}
 }
 
 type SetStep struct {
@@ -1249,7 +1496,7 @@ type SetStep struct {
 
 func (x *SetStep) Reset() {
 	*x = SetStep{}
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1508,7 @@ func (x *SetStep) String() string {
 func (*SetStep) ProtoMessage() {}
 
 func (x *SetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1521,7 @@ func (x *SetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetStep.ProtoReflect.Descriptor instead.
 func (*SetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{15}
+	return file_vigil_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetStep) GetStep() int64 {
@@ -1294,7 +1541,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1553,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1566,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{16}
+	return file_vigil_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Peers) GetJson() string {
@@ -1338,7 +1585,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1597,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1610,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{17}
+	return file_vigil_proto_rawDescGZIP(), []int{20}
 }
 
 var File_vigil_proto protoreflect.FileDescriptor
@@ -1374,7 +1621,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04Life\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\rR\aattempt\"\x99\x02\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\"\x94\x03\n" +
 	"\vFromService\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\f.vigil.HelloH\x00R\x05hello\x12$\n" +
 	"\x05beats\x18\x02 \x01(\v2\f.vigil.BeatsH\x00R\x05beats\x12*\n" +
@@ -1383,23 +1630,38 @@ const file_vigil_proto_rawDesc = "" +
 	"\x06answer\x18\x05 \x01(\v2\r.vigil.AnswerH\x00R\x06answer\x123\n" +
 	"\n" +
 	"checkpoint\x18\x06 \x01(\v2\x11.vigil.CheckpointH\x00R\n" +
-	"checkpointB\x06\n" +
+	"checkpoint\x12$\n" +
+	"\x05phase\x18\a \x01(\v2\f.vigil.PhaseH\x00R\x05phase\x12*\n" +
+	"\astarved\x18\b \x01(\v2\x0e.vigil.StarvedH\x00R\astarved\x12'\n" +
+	"\x06notice\x18\t \x01(\v2\r.vigil.NoticeH\x00R\x06noticeB\x06\n" +
 	"\x04word\"O\n" +
 	"\x05Hello\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\aworkers\x18\x02 \x03(\v2\x12.vigil.WorkerStateR\aworkers\"*\n" +
 	"\x05Beats\x12!\n" +
-	"\x05beats\x18\x01 \x03(\v2\v.vigil.BeatR\x05beats\"m\n" +
+	"\x05beats\x18\x01 \x03(\v2\v.vigil.BeatR\x05beats\"\x87\x01\n" +
 	"\x04Beat\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x19\n" +
 	"\bhas_step\x18\x02 \x01(\bR\ahasStep\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x15\n" +
+	"\x06age_ms\x18\x04 \x01(\x03R\x05ageMs\x12\x18\n" +
+	"\aguessed\x18\x05 \x01(\bR\aguessed\"i\n" +
+	"\x05Phase\x12\x1f\n" +
+	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05begin\x18\x03 \x01(\bR\x05begin\x12\x15\n" +
 	"\x06age_ms\x18\x04 \x01(\x03R\x05ageMs\"X\n" +
 	"\n" +
 	"Checkpoint\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x15\n" +
-	"\x06age_ms\x18\x03 \x01(\x03R\x05ageMs\"\xdd\x01\n" +
+	"\x06age_ms\x18\x03 \x01(\x03R\x05ageMs\"G\n" +
+	"\aStarved\x12\x1f\n" +
+	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x1b\n" +
+	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"=\n" +
+	"\x06Notice\x12\x1f\n" +
+	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xdd\x01\n" +
 	"\aFailure\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12#\n" +
 	"\rwhole_service\x18\x02 \x01(\bR\fwholeService\x12\x14\n" +
@@ -1471,10 +1733,12 @@ const file_vigil_proto_rawDesc = "" +
 	"\n" +
 	"PortsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"A\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"s\n" +
 	"\x04Stop\x12#\n" +
 	"\rafter_failure\x18\x01 \x01(\bR\fafterFailure\x12\x14\n" +
-	"\x05below\x18\x02 \x01(\x04R\x05below\"\t\n" +
+	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x1a\n" +
+	"\bincident\x18\x03 \x01(\tR\bincident\x12\x14\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\"\t\n" +
 	"\aGetStep\"\x1d\n" +
 	"\aSetStep\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\"\x1b\n" +
@@ -1496,60 +1760,69 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
 	(*Hello)(nil),       // 2: vigil.Hello
 	(*Beats)(nil),       // 3: vigil.Beats
 	(*Beat)(nil),        // 4: vigil.Beat
-	(*Checkpoint)(nil),  // 5: vigil.Checkpoint
-	(*Failure)(nil),     // 6: vigil.Failure
-	(*Exit)(nil),        // 7: vigil.Exit
-	(*WorkerState)(nil), // 8: vigil.WorkerState
-	(*ToService)(nil),   // 9: vigil.ToService
-	(*Answer)(nil),      // 10: vigil.Answer
-	(*Run)(nil),         // 11: vigil.Run
-	(*Worker)(nil),      // 12: vigil.Worker
-	(*Stop)(nil),        // 13: vigil.Stop
-	(*GetStep)(nil),     // 14: vigil.GetStep
-	(*SetStep)(nil),     // 15: vigil.SetStep
-	(*Peers)(nil),       // 16: vigil.Peers
-	(*Leave)(nil),       // 17: vigil.Leave
-	nil,                 // 18: vigil.Run.PeersEntry
-	nil,                 // 19: vigil.Worker.PortsEntry
+	(*Phase)(nil),       // 5: vigil.Phase
+	(*Checkpoint)(nil),  // 6: vigil.Checkpoint
+	(*Starved)(nil),     // 7: vigil.Starved
+	(*Notice)(nil),      // 8: vigil.Notice
+	(*Failure)(nil),     // 9: vigil.Failure
+	(*Exit)(nil),        // 10: vigil.Exit
+	(*WorkerState)(nil), // 11: vigil.WorkerState
+	(*ToService)(nil),   // 12: vigil.ToService
+	(*Answer)(nil),      // 13: vigil.Answer
+	(*Run)(nil),         // 14: vigil.Run
+	(*Worker)(nil),      // 15: vigil.Worker
+	(*Stop)(nil),        // 16: vigil.Stop
+	(*GetStep)(nil),     // 17: vigil.GetStep
+	(*SetStep)(nil),     // 18: vigil.SetStep
+	(*Peers)(nil),       // 19: vigil.Peers
+	(*Leave)(nil),       // 20: vigil.Leave
+	nil,                 // 21: vigil.Run.PeersEntry
+	nil,                 // 22: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
 	3,  // 1: vigil.FromService.beats:type_name -> vigil.Beats
-	6,  // 2: vigil.FromService.failure:type_name -> vigil.Failure
-	8,  // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
-	10, // 4: vigil.FromService.answer:type_name -> vigil.Answer
-	5,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
-	8,  // 6: vigil.Hello.workers:type_name -> vigil.WorkerState
-	4,  // 7: vigil.Beats.beats:type_name -> vigil.Beat
-	0,  // 8: vigil.Beat.life:type_name -> vigil.Life
-	0,  // 9: vigil.Checkpoint.life:type_name -> vigil.Life
-	0,  // 10: vigil.Failure.life:type_name -> vigil.Life
-	7,  // 11: vigil.Failure.exit:type_name -> vigil.Exit
-	0,  // 12: vigil.WorkerState.life:type_name -> vigil.Life
-	7,  // 13: vigil.WorkerState.exit:type_name -> vigil.Exit
-	11, // 14: vigil.ToService.run:type_name -> vigil.Run
-	13, // 15: vigil.ToService.stop:type_name -> vigil.Stop
-	14, // 16: vigil.ToService.get_step:type_name -> vigil.GetStep
-	15, // 17: vigil.ToService.set_step:type_name -> vigil.SetStep
-	16, // 18: vigil.ToService.peers:type_name -> vigil.Peers
-	17, // 19: vigil.ToService.leave:type_name -> vigil.Leave
-	12, // 20: vigil.Run.workers:type_name -> vigil.Worker
-	18, // 21: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	19, // 22: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 23: vigil.Sessions.Open:input_type -> vigil.FromService
-	9,  // 24: vigil.Sessions.Open:output_type -> vigil.ToService
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	9,  // 2: vigil.FromService.failure:type_name -> vigil.Failure
+	11, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
+	13, // 4: vigil.FromService.answer:type_name -> vigil.Answer
+	6,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
+	5,  // 6: vigil.FromService.phase:type_name -> vigil.Phase
+	7,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
+	8,  // 8: vigil.FromService.notice:type_name -> vigil.Notice
+	11, // 9: vigil.Hello.workers:type_name -> vigil.WorkerState
+	4,  // 10: vigil.Beats.beats:type_name -> vigil.Beat
+	0,  // 11: vigil.Beat.life:type_name -> vigil.Life
+	0,  // 12: vigil.Phase.life:type_name -> vigil.Life
+	0,  // 13: vigil.Checkpoint.life:type_name -> vigil.Life
+	0,  // 14: vigil.Starved.life:type_name -> vigil.Life
+	0,  // 15: vigil.Notice.life:type_name -> vigil.Life
+	0,  // 16: vigil.Failure.life:type_name -> vigil.Life
+	10, // 17: vigil.Failure.exit:type_name -> vigil.Exit
+	0,  // 18: vigil.WorkerState.life:type_name -> vigil.Life
+	10, // 19: vigil.WorkerState.exit:type_name -> vigil.Exit
+	14, // 20: vigil.ToService.run:type_name -> vigil.Run
+	16, // 21: vigil.ToService.stop:type_name -> vigil.Stop
+	17, // 22: vigil.ToService.get_step:type_name -> vigil.GetStep
+	18, // 23: vigil.ToService.set_step:type_name -> vigil.SetStep
+	19, // 24: vigil.ToService.peers:type_name -> vigil.Peers
+	20, // 25: vigil.ToService.leave:type_name -> vigil.Leave
+	15, // 26: vigil.Run.workers:type_name -> vigil.Worker
+	21, // 27: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	22, // 28: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 29: vigil.Sessions.Open:input_type -> vigil.FromService
+	12, // 30: vigil.Sessions.Open:output_type -> vigil.ToService
+	30, // [30:31] is the sub-list for method output_type
+	29, // [29:30] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -1564,8 +1837,11 @@ func file_vigil_proto_init() {
 		(*FromService_Worker)(nil),
 		(*FromService_Answer)(nil),
 		(*FromService_Checkpoint)(nil),
+		(*FromService_Phase)(nil),
+		(*FromService_Starved)(nil),
+		(*FromService_Notice)(nil),
 	}
-	file_vigil_proto_msgTypes[9].OneofWrappers = []any{
+	file_vigil_proto_msgTypes[12].OneofWrappers = []any{
 		(*ToService_Run)(nil),
 		(*ToService_Stop)(nil),
 		(*ToService_GetStep)(nil),
@@ -1579,7 +1855,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

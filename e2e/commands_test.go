@@ -84,6 +84,7 @@ func (s *stage) close() (races string) {
 	for _, path := range logs {
 		races += read(path)
 	}
+	_ = os.Remove(filepath.Join(memoryCgroup, filepath.Base(s.dir))) // where a script has made one
 	_ = os.RemoveAll(s.dir)
 	return races
 }

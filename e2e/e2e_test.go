@@ -96,6 +96,12 @@ func setup(env *testscript.Env) error {
 	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "xdg"))
 	env.Setenv("VIGIL_OPT_RUNTIME_DIR", filepath.Join(r, "run"))
 	env.Setenv("VIGIL_OPT_HTTP", "127.0.0.1:0")
+	library, err := filepath.Abs("../python/src")
+	if err != nil {
+		return err
+	}
+	env.Setenv("LIBRARY", library)
+	env.Setenv("FRAMEWORKS", frameworks())
 	for _, pair := range env.Vars {
 		name, _, _ := strings.Cut(pair, "=")
 		s.inherited = append(s.inherited, name)
@@ -103,12 +109,32 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
+// frameworks is a Python that may have transformers and Lightning: the one that the environment names.
+func frameworks() string {
+	if named := os.Getenv("VIGIL_TEST_PYTHON"); named != "" {
+		return named
+	}
+	return "/usr/bin/python3"
+}
+
+func imports(python, modules string) bool {
+	return exec.Command(python, "-c", "import "+modules).Run() == nil
+}
+
 func condition(name string) (bool, error) {
 	switch name {
 	case "root":
 		return os.Geteuid() == 0, nil
+	case "memcg":
+		return memoryCgroups(), nil
 	case "cgroups":
 		return cgroupsWritable(), nil
+	case "torch": // Debian's, python3-torch
+		return imports("/usr/bin/python3", "torch"), nil
+	case "transformers":
+		return imports(frameworks(), "transformers, accelerate, torch"), nil
+	case "lightning":
+		return imports(frameworks(), "pytorch_lightning"), nil
 	}
 	return false, errors.New("unknown condition")
 }

@@ -197,3 +197,12 @@ func junk(ts *testscript.TestScript, neg bool, args []string) {
 		c.Close()
 	}
 }
+
+// memoryCgroup is where memory cgroups of version 1 lie.
+const memoryCgroup = "/sys/fs/cgroup/memory"
+
+// memoryCgroups says whether a limit of memory can be set there.
+func memoryCgroups() bool {
+	_, err := os.Stat(filepath.Join(memoryCgroup, "memory.limit_in_bytes"))
+	return err == nil && unix.Access(memoryCgroup, unix.W_OK) == nil
+}

@@ -95,6 +95,16 @@ func (w watcher) Beat(life role.Life, step int64, _ bool, at time.Time) {
 	w.Store.Beat(life, &step, at)
 }
 
+func (w watcher) Guess(life role.Life, step int64, at time.Time) { w.Store.Guess(life, step, at) }
+
+func (w watcher) Phase(life role.Life, name string, begin bool, at time.Time) {
+	w.Store.Phase(life, name, begin, at)
+}
+
+func (w watcher) Starved(life role.Life, waited time.Duration) { w.Store.Starved(life, waited) }
+
+func (watcher) Notice(role.Life, string) {}
+
 func (w watcher) Failed(f role.Failure, _ rpc.ServiceID) { w.Report(f) }
 
 func (w watcher) Worker(_ rpc.ServiceID, s rpc.WorkerState) {

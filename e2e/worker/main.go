@@ -30,12 +30,14 @@ const beatEvery = 50 * time.Millisecond
 var verbs = map[string]func(value string) error{
 	"print":    func(text string) error { return line(os.Stdout, text) },
 	"complain": func(text string) error { return line(os.Stderr, text) },
+	"mumble":   func(text string) error { _, err := io.WriteString(os.Stderr, text); return err },
 	"env":      writeEnviron,
 	"note":     note,
 	"say":      say,
 	"ready":    func(string) error { return say("READY=1") },
 	"step":     func(n string) error { return say("X_VIGIL_STEP=" + n) },
 	"beat":     func(string) error { return beat(-1) },
+	"alive":    func(string) error { return repeat("WATCHDOG=1") },
 	"beats":    func(n string) error { return withNumber(n, beat) },
 	"deaf":     func(string) error { signal.Ignore(syscall.SIGTERM, syscall.SIGINT); return nil },
 	"orderly":  orderly,
@@ -56,6 +58,16 @@ func main() {
 		}
 	}
 	wait()
+}
+
+// repeat says the same for ever.
+func repeat(words string) error {
+	for range time.Tick(beatEvery) {
+		if err := say(words); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wait never returns. With no other goroutine, select{} would be taken for a deadlock.

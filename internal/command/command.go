@@ -125,7 +125,7 @@ func addJobFlags(fs *pflag.FlagSet, o *controller.Options, file *string) {
 
 // load fills the options in: flags beat environment beats job file beats defaults.
 func (p *program) load(fs *pflag.FlagSet, o *controller.Options, file *string) error {
-	o.Environ, o.Stderr, o.Version = p.environ, p.stderr, version()
+	o.Environ, o.Stderr, o.Output, o.Version = p.environ, p.stderr, p.stdout, version()
 	path := settings.Peek(fs, p.environ, "job")
 	if path == "" {
 		exe, err := os.Executable()

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vigil/internal/accelerate"
 	"vigil/internal/controller"
 	"vigil/internal/devices"
 	"vigil/internal/job"
@@ -24,10 +25,13 @@ type oneRole struct {
 	controller.Options
 	workers     string
 	nodes       string
+	nodeRank    int
 	standalone  bool
 	maxRestarts int
 	module      bool
 	noPython    bool
+	python      string
+	accelerate  string // file of "accelerate config"
 	logDir      string
 }
 
@@ -39,9 +43,10 @@ func (p *program) runCommand() *cobra.Command {
 		Short: "Run one role, main, with so many workers, and keep it alive; torchrun's flags are understood",
 		Long: `Run one role, main, with so many workers, and keep it alive.
 
-A script that ends in .py is run by python3, as torchrun does it, unless --no-python says otherwise;
-any other program is run as it is. Health check is on, a failure restarts all workers, their output
-is shown with a prefix for each rank, and the HTTP interface is on a free loopback port.`,
+A script that ends in .py is run by python3, or by what --python names, unless --no-python says
+otherwise; any other program is run as it is. Health check is on, a failure restarts all workers,
+their output is shown with a prefix for each rank (--tee ROLE:RANK narrows that), and the HTTP
+interface is on a free loopback port.`,
 		Example: "  vigil run --nproc-per-node 4 -- train.py --epochs 3\n  vigil run --workers 2 -- python3 train.py\n  vigil run --standalone --nproc-per-node gpu -m pkg.train",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -62,11 +67,15 @@ is shown with a prefix for each rank, and the HTTP interface is on a free loopba
 	fs.StringVar(&r.workers, "workers", "1", "how many workers: a number, cpu, gpu or auto")
 	fs.StringVar(&r.workers, "nproc-per-node", "1", "the same, by torchrun's name")
 	fs.StringVar(&r.nodes, "nnodes", "1", "torchrun's; this machine is the only node")
+	fs.IntVar(&r.nodeRank, "node-rank", 0, "torchrun's; this machine is node 0")
 	fs.BoolVar(&r.standalone, "standalone", false, "torchrun's; always so")
 	fs.IntVar(&r.maxRestarts, "max-restarts", 3, "the same as --max-global-restart, by torchrun's name")
 	fs.BoolVarP(&r.module, "module", "m", false, "run the script as a Python module")
+	fs.StringVar(&r.python, "python", "python3", "interpreter of a script or module, such as .venv/bin/python")
+	fs.StringVar(&r.accelerate, "accelerate-config", "", "file that \"accelerate config\" has written: workers and environment as accelerate launch has them")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.StringVar(&r.logDir, "log-dir", "", "folder of the run's state and logs; the same as --state-dir")
+	addSettledFlags(fs)
 	controller.AddFlags(fs, &r.Options)
 	setDefault(fs, "use-health-check", "true")
 	setDefault(fs, "http", "127.0.0.1:0")
@@ -87,11 +96,21 @@ func setDefault(fs *pflag.FlagSet, name, value string) {
 	_ = f.Value.Set(value) // a constant of ours
 }
 
-// loadOneRole makes the job of the command line.
+// loadOneRole makes the job of the command line. The flags come first, wherever they are from: they
+// say what the job is.
 func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) error {
 	r.Environ, r.Stderr, r.Output, r.Version = p.environ, p.stderr, p.stdout, version()
-	if r.nodes != "1" && r.nodes != "1:1" {
-		return usage(fmt.Errorf("--nnodes %s: only this machine can be used; want 1", r.nodes))
+	r.Job = &job.Job{}
+	if err := p.apply(fs, &r.Options, ""); err != nil {
+		return err
+	}
+	if err := r.settle(fs, args); err != nil {
+		return usage(err)
+	}
+	p.noteSettledFlags(fs)
+	launch, err := p.readAccelerate(fs, r)
+	if err != nil {
+		return usage(err)
 	}
 	workers, err := countWorkers(r)
 	if err != nil {
@@ -101,40 +120,84 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	if err != nil {
 		return fmt.Errorf("find the working directory: %w", err)
 	}
-	command := r.command(args)
-	if r.Job, err = job.OneRole(nameOf(args[0]), workers, command, dir); err != nil {
+	if r.Job, err = job.OneRole(nameOf(args[0]), workers, r.command(args), dir); err != nil {
 		return usage(err)
 	}
-	if err := p.apply(fs, &r.Options, ""); err != nil {
-		return err
+	main := &r.Job.Roles[0]
+	main.Env = launch.Environ
+	if launch.Alone && workers == 1 {
+		main.Distributed = job.None
+	}
+	return nil
+}
+
+// settle gives the controller's flags what torchrun's flags and the one-role job mean, and refuses what
+// cannot be had.
+func (r *oneRole) settle(fs *pflag.FlagSet, args []string) error {
+	switch {
+	case r.nodes != "1" && r.nodes != "1:1":
+		return fmt.Errorf("--nnodes %s: only this machine can be used; want 1", r.nodes)
+	case r.nodeRank != 0:
+		return fmt.Errorf("--node-rank %d: only this machine can be used; want 0", r.nodeRank)
+	case r.Origins["python"].Source == settings.Flag && !r.interpreted(args):
+		return fmt.Errorf("--python %s: %q is neither a .py file nor, with -m, a module, so it would run nothing", r.python, args[0])
 	}
 	if fs.Changed("max-restarts") {
 		if fs.Changed("max-global-restart") && r.MaxGlobalRestart != r.maxRestarts {
-			return usage(errors.New("--max-restarts and --max-global-restart: want one of them"))
+			return errors.New("--max-restarts and --max-global-restart: want one of them")
 		}
 		r.MaxGlobalRestart = r.maxRestarts
 	}
 	if r.logDir != "" {
 		if fs.Changed("state-dir") {
-			return usage(errors.New("--log-dir and --state-dir: want one of them"))
+			return errors.New("--log-dir and --state-dir: want one of them")
 		}
 		r.StateDir = r.logDir
 	}
 	if r.Origins["http"].Source == settings.Default {
 		r.HTTP = "127.0.0.1:0"
 	}
+	if r.Origins["tee"].Source == settings.Default {
+		r.Tee = []string{controller.TeeAll}
+	}
 	return nil
 }
 
-// command is what a worker runs: a Python script by python3, anything else as it is.
+// interpreted says whether the worker's program is a script or module that Python runs.
+func (r *oneRole) interpreted(args []string) bool {
+	return r.module || strings.HasSuffix(args[0], ".py") && !r.noPython
+}
+
+// readAccelerate returns what accelerate launch would do, and sets the number of workers unless the
+// command line says it; nothing without --accelerate-config.
+func (p *program) readAccelerate(fs *pflag.FlagSet, r *oneRole) (launch accelerate.Launch, err error) {
+	if r.accelerate == "" {
+		return launch, nil
+	}
+	if launch, err = accelerate.Read(r.accelerate); err != nil {
+		return launch, err
+	}
+	if !fs.Changed("workers") {
+		if launch.Workers == 0 {
+			return launch, fmt.Errorf("--accelerate-config %s: it leaves num_processes open; say --workers", r.accelerate)
+		}
+		r.workers = strconv.Itoa(launch.Workers)
+	}
+	for _, note := range launch.Notes {
+		fmt.Fprintf(p.stderr, "%s: %s\n", r.accelerate, note)
+	}
+	return launch, nil
+}
+
+// command is what a worker runs: a Python script by the interpreter, anything else as it is.
 func (r *oneRole) command(args []string) []string {
 	switch {
-	case r.module:
-		return append([]string{"python3", "-u", "-m"}, args...)
-	case strings.HasSuffix(args[0], ".py") && !r.noPython:
-		return append([]string{"python3", "-u"}, args...)
-	default:
+	case !r.interpreted(args):
 		return slices.Clone(args)
+	case r.module:
+		return append([]string{r.python, "-u", "-m"}, args...)
+	default:
+		return append([]string{r.python, "-u"}, args...)
 	}
 }
 

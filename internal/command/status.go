@@ -142,8 +142,15 @@ func (s status) print(w io.Writer) error {
 			fmt.Fprintf(t, "\t%d\t%s\t%s\t%s\t\t\t%d\t\n", k.Rank, k.State, step, age, k.PID)
 		}
 	}
-	for _, o := range j.Obligations {
-		fmt.Fprintf(t, "still to be cleaned up: %s\n", o)
+	if err := t.Flush(); err != nil {
+		return err
 	}
-	return t.Flush()
+	fmt.Fprintln(w)
+	for _, r := range s.Roles {
+		fmt.Fprintf(w, "%s is watched by %s\n", r.Name, r.Watched)
+	}
+	for _, o := range j.Obligations {
+		fmt.Fprintf(w, "still to be cleaned up: %s\n", o)
+	}
+	return nil
 }

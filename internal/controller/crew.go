@@ -38,6 +38,7 @@ type crew struct {
 	members map[rpc.ServiceID]*member
 	leased  map[role.Name][]int                  // ports of the role's current life
 	ports   map[role.Name]map[int]map[string]int // of each rank, by name
+	workers map[rpc.ServiceID]map[int]met        // the newest of each rank that was told of
 	pending map[role.Name]int64                  // a step that the next life is to begin with
 	grace   time.Duration                        // of services when everything is closed
 }
@@ -63,7 +64,7 @@ func newCrew(c *Controller) *crew {
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
 		grace:   leaveGrace,
-		members: map[rpc.ServiceID]*member{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
+		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
 	}
 }
 
@@ -123,18 +124,19 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 // StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
 // for that. One that does not answer, or cannot
 // prove that nothing is left, is ended itself with everything of it.
-func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.StopKind) (held []string, err error) {
+func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
 		var here []string
 		m.service.Continue()
-		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Stop{Stop: &api.Stop{AfterFailure: how == engine.AfterFailure}}})
+		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Stop{Stop: &api.Stop{AfterFailure: how.Kind == engine.AfterFailure, Incident: how.Incident, Cause: string(how.Cause)}}})
 		switch order := new(rpc.OrderError); {
 		case err == nil:
 			here = a.Held
 		case errors.As(err, &order):
 			here, err = order.Held, w.remove(ctx, m, 0)
 		default:
+			w.takeEvidence(ctx, m, how)
 			err = w.remove(ctx, m, 0)
 		}
 		mu.Lock()
@@ -143,6 +145,7 @@ func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.StopK
 		return err
 	})
 	slices.Sort(held)
+	w.kept.say(how.Incident, name)
 	if err == nil {
 		w.giveBack(name)
 	}
@@ -236,7 +239,7 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
 		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
 		"VIGIL_OPT_NODE": s.node, "VIGIL_OPT_INCARNATION": strconv.Itoa(incarnation), "VIGIL_OPT_EPOCH": "1",
-		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config,
+		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config, "VIGIL_OPT_INCIDENT_DIR": w.ground.incidents,
 		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
 	}})
 	if err != nil {

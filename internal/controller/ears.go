@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"vigil/internal/event"
@@ -58,6 +59,25 @@ func (e ears) Beat(life role.Life, step int64, hasStep bool, at time.Time) {
 	}
 }
 
+// Guess hands on a step that was guessed.
+func (e ears) Guess(life role.Life, step int64, at time.Time) { e.store.Guess(life, step, at) }
+
+// Phase hands on that a worker has entered or left a phase.
+func (e ears) Phase(life role.Life, name string, begin bool, at time.Time) {
+	e.store.Phase(life, name, begin, at)
+}
+
+// Starved hands on that a silent worker is not let run.
+func (e ears) Starved(life role.Life, waited time.Duration) { e.store.Starved(life, waited) }
+
+// Notice says what a person should know of a worker.
+func (e ears) Notice(life role.Life, text string) {
+	said := event.New(time.Now(), event.Noticed)
+	said.Role, said.Incarnation, said.Rank, said.Detail = life.Role, life.Incarnation, life.Rank, text
+	e.events.Record(said)
+	e.log.Warn(fmt.Sprintf("%s rank %d: %s", life.Role, life.Rank, text))
+}
+
 // Failed hands on a failure.
 func (e ears) Failed(f role.Failure, _ rpc.ServiceID) { e.store.Report(f) }
 
@@ -67,6 +87,7 @@ func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
 	if w.State == role.WorkerStarting && w.PID > 0 {
 		if who, err := proc.Identify(w.PID); err == nil {
 			e.crew.launcher.Note(id.Role, id.Index, w.PID, who.StartTime)
+			e.crew.meet(id, w.Life, who)
 		}
 	}
 	if w.State == role.WorkerDown {

@@ -22,18 +22,20 @@ import (
 
 // ground is what a run stands on: what it has opened of the machine.
 type ground struct {
-	uid     string
-	host    string
-	secret  string // the job's, for services
-	token   string // of the HTTP interface; may be empty
-	state   string // folder of the run
-	logs    string
-	runtime proc.Dir
-	keeper  *proc.Keeper
-	ports   *proc.Ports
-	nodes   []placement.Node
-	http    net.Listener
-	socket  net.Listener // for services
+	uid    string
+	host   string
+	secret string // the job's, for services
+	token  string // of the HTTP interface; may be empty
+	state  string // folder of the run
+	logs   string
+	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.
+	incidents string
+	runtime   proc.Dir
+	keeper    *proc.Keeper
+	ports     *proc.Ports
+	nodes     []placement.Node
+	http      net.Listener
+	socket    net.Listener // for services
 }
 
 // openGround opens everything or nothing; what it has opened is on the stack of endings.
@@ -85,6 +87,7 @@ func (g *ground) openDirs(o *Options, end *endings) error {
 	}
 	g.state = filepath.Join(home, g.uid)
 	g.logs = filepath.Join(g.state, "logs")
+	g.incidents = filepath.Join(g.state, "incidents")
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
@@ -95,8 +98,10 @@ func (g *ground) openDirs(o *Options, end *endings) error {
 		return fmt.Errorf("use the state directory: %w", err)
 	}
 	end.add("state lock", func(context.Context) error { return lock.Unlock() })
-	if err := os.MkdirAll(g.logs, 0o700); err != nil {
-		return fmt.Errorf("make the run's directory: %w", err)
+	for _, dir := range []string{g.logs, g.incidents} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the run's directory: %w", err)
+		}
 	}
 	if g.runtime, err = proc.OpenDir(o.RuntimeDir); err != nil {
 		return fmt.Errorf("open the runtime directory: %w", err)

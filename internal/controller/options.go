@@ -48,13 +48,16 @@ type Options struct {
 	FakeNodes  int
 	WaitGPUs   time.Duration
 
+	OnIncident string // command that is told of incidents; empty: none
+
 	LogFormat   string
 	LogLevel    string
 	StatusEvery time.Duration // between two lines that say how every role stands; 0: none
 
 	Stderr io.Writer // logs and failure reports
-	// Output, when it is not nil, is given what the workers print, with a prefix for each rank.
-	Output  io.Writer
+	Output io.Writer // is given what the workers of Tee print
+	// Tee names whose output is shown, each line after role and rank: all, ROLE or ROLE:RANK.
+	Tee     []string
 	Origins map[string]settings.Origin // where each flag's value came from
 }
 
@@ -79,7 +82,9 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.IntVar(&o.FakeGPUs, "fake-gpus", 0, "pretend that there are so many devices")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "pretend that this machine is so many nodes, to try placement strategies")
 	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait for devices that others use")
+	fs.StringSliceVar(&o.Tee, "tee", nil, "show what these workers print, each line after role and rank: all, ROLE or ROLE:RANK; may be given more than once")
 	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
+	fs.StringVar(&o.OnIncident, "on-incident", "", "command, run by sh -c, that is given every incident as JSON on standard input: when it is decided and when it has ended")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -114,6 +119,11 @@ func (o *Options) Check() error {
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
+	if o.Job != nil {
+		if _, err := selectOutput(o.Job, o.Tee); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
 	if _, err := NewLogger(io.Discard, o.LogFormat, o.LogLevel); err != nil {
 		wrong = append(wrong, err)
 	}

@@ -8,26 +8,105 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vigil/internal/event"
+	"vigil/internal/job"
+	"vigil/internal/nearest"
 	"vigil/internal/role"
 )
 
-// pollOutput is how often a log that has nothing new is looked at again.
-const pollOutput = 50 * time.Millisecond
+const (
+	// pollOutput is how often a log that has nothing new is looked at again.
+	pollOutput = 50 * time.Millisecond
+	// longestLine is how much of a line is shown at once, in bytes; the log has it whole.
+	longestLine = 64 << 10
+	// idleTerminal is for how long, at the end, a terminal may take nothing before it is given up.
+	idleTerminal = 2 * time.Second
+)
 
-// longestLine is how much of a line is shown at once; the log has it whole.
-const longestLine = 64 << 10
+// TeeAll is the word that has the output of every worker shown.
+const TeeAll = "all"
 
-// showOutput shows what the workers print as it comes, each line after its role and rank, and returns
-// what shows the rest and ends that.
-func (c *Controller) showOutput() func(context.Context) error {
+// selection says whose output is shown.
+type selection struct {
+	all   bool
+	ranks map[role.Name][]int // no rank: all of the role
+}
+
+// selectOutput reads the values of --tee: all, ROLE or ROLE:RANK. The error has a line for each mistake.
+func selectOutput(j *job.Job, words []string) (selection, error) {
+	s := selection{ranks: map[role.Name][]int{}}
+	var wrong []error
+	whole := map[role.Name]bool{}
+	for _, word := range words {
+		name, rank, one := strings.Cut(word, ":")
+		r, known := j.Role(role.Name(name))
+		switch {
+		case word == TeeAll && !known:
+			s.all = true
+		case !known:
+			wrong = append(wrong, fmt.Errorf("--tee %s: there is no role %q%s", word, name, meant(j, name)))
+		case !one:
+			whole[r.Name] = true
+		default:
+			n, err := strconv.Atoi(rank)
+			if err != nil || n < 0 || n >= r.Workers {
+				wrong = append(wrong, fmt.Errorf("--tee %s: %s has the ranks 0 to %d", word, name, r.Workers-1))
+				continue
+			}
+			s.ranks[r.Name] = append(s.ranks[r.Name], n)
+		}
+	}
+	for name := range whole {
+		s.ranks[name] = nil
+	}
+	return s, errors.Join(wrong...)
+}
+
+// meant completes the complaint about a role that is not there.
+func meant(j *job.Job, name string) string {
+	var names []string
+	for _, n := range j.Names() {
+		names = append(names, string(n))
+	}
+	if word := nearest.Word(name, names); word != "" {
+		return fmt.Sprintf(", did you mean %q?", word)
+	}
+	return "; want all, ROLE or ROLE:RANK"
+}
+
+func (s selection) has(name role.Name, rank int) bool {
+	ranks, named := s.ranks[name]
+	return s.all || named && (len(ranks) == 0 || slices.Contains(ranks, rank))
+}
+
+// terminal is where output is shown, one line at a time. What does not take anything holds up nobody but
+// those who show: the logs are the queue.
+type terminal struct {
+	mu    sync.Mutex
+	w     io.Writer
+	shown atomic.Int64 // bytes
+}
+
+func (t *terminal) line(text []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, _ = t.w.Write(text)
+	t.shown.Add(int64(len(text)))
+}
+
+// showOutput shows what the selected workers print as it comes, each line after its role and rank, and
+// returns what shows the rest and ends that.
+func (c *Controller) showOutput(of selection) func(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
+	out := &terminal{w: c.opts.Output}
 	var following sync.WaitGroup
-	var mu sync.Mutex // one line at a time
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -36,14 +115,12 @@ func (c *Controller) showOutput() func(context.Context) error {
 			events, more := c.events.Since(cursor)
 			for _, e := range events {
 				cursor = e.Seq
-				if e.Kind != event.WorkerStarted {
+				if e.Kind != event.WorkerStarted || !of.has(e.Role, e.Rank) {
 					continue
 				}
-				dir := filepath.Join(c.ground.logs, string(e.Role), strconv.Itoa(e.Incarnation), fmt.Sprintf("%d.%d", e.Rank, 1))
-				prefix := fmt.Sprintf("[%s %d] ", e.Role, e.Rank)
 				gone := func() bool { return ctx.Err() != nil || c.over(e.Role, e.Incarnation) }
-				for _, name := range []string{"stdout.log", "stderr.log"} {
-					following.Go(func() { follow(filepath.Join(dir, name), gone, &prefixed{mu: &mu, w: c.opts.Output, prefix: prefix}) })
+				for _, path := range c.logsOf(e) {
+					following.Go(func() { follow(path, gone, &prefixed{to: out, prefix: fmt.Sprintf("[%s %d] ", e.Role, e.Rank)}) })
 				}
 			}
 			select {
@@ -53,11 +130,41 @@ func (c *Controller) showOutput() func(context.Context) error {
 			}
 		}
 	}()
-	return func(context.Context) error {
+	return func(bounded context.Context) error {
 		cancel()
 		<-done
+		return out.finish(bounded, &following)
+	}
+}
+
+// logsOf returns the paths of what a worker that has just been started writes.
+func (c *Controller) logsOf(e event.Event) []string {
+	dir := filepath.Join(c.ground.logs, string(e.Role), strconv.Itoa(e.Incarnation), fmt.Sprintf("%d.%d", e.Rank, 1))
+	return []string{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log")}
+}
+
+// finish waits until everything is shown, as long as the terminal takes some of it.
+func (t *terminal) finish(ctx context.Context, following *sync.WaitGroup) error {
+	all := make(chan struct{})
+	go func() {
 		following.Wait()
-		return nil
+		close(all)
+	}()
+	tick := time.NewTicker(idleTerminal)
+	defer tick.Stop()
+	for before := t.shown.Load(); ; {
+		select {
+		case <-all:
+			return nil
+		case <-ctx.Done():
+			return errors.New("not all output has been shown; the logs have it")
+		case <-tick.C:
+		}
+		now := t.shown.Load()
+		if now == before {
+			return fmt.Errorf("not all output has been shown: the terminal has taken nothing for %s; the logs have it", idleTerminal)
+		}
+		before = now
 	}
 }
 
@@ -66,40 +173,66 @@ func (c *Controller) over(name role.Name, incarnation int) bool {
 	return c.engine.Status(name).Incarnation > incarnation+1
 }
 
-// follow copies a growing file until its writer is gone and all of it is read.
+// follow copies a growing log until its writer is gone and all of it is read. Where the log is begun anew
+// under the same path, what was put aside is read to its end first.
 func follow(path string, gone func() bool, to *prefixed) {
 	f, err := os.Open(path)
 	if err != nil {
 		return
 	}
-	defer f.Close()
+	defer func() { f.Close() }()
 	in := bufio.NewReaderSize(f, longestLine)
 	for {
-		last := gone()
-		for {
-			part, err := in.ReadSlice('\n')
-			to.write(part, errors.Is(err, bufio.ErrBufferFull))
-			if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-				break
-			}
-		}
-		if last {
+		last, next := gone(), renewed(path, f)
+		to.copy(in)
+		switch {
+		case next != nil:
+			f.Close()
+			f = next
+			in.Reset(f)
+		case last:
 			to.flush()
 			return
+		default:
+			<-time.After(pollOutput)
 		}
-		<-time.After(pollOutput)
 	}
 }
 
-// prefixed writes whole lines, each after a prefix.
+// renewed opens the log that has taken the place of f, nil if none has.
+func renewed(path string, f *os.File) *os.File {
+	was, err1 := f.Stat()
+	is, err2 := os.Stat(path)
+	if err1 != nil || err2 != nil || os.SameFile(was, is) {
+		return nil
+	}
+	next, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	return next
+}
+
+// prefixed shows whole lines, each after a prefix.
 type prefixed struct {
-	mu     *sync.Mutex
-	w      io.Writer
+	to     *terminal
 	prefix string
 	rest   []byte // a line whose end has not come
 }
 
-// write takes in a part of the file. With full, it is shown although its line has not ended.
+// copy shows what can be read now.
+func (p *prefixed) copy(in *bufio.Reader) {
+	for {
+		part, err := in.ReadSlice('\n')
+		full := errors.Is(err, bufio.ErrBufferFull)
+		p.write(part, full)
+		if err != nil && !full {
+			return
+		}
+	}
+}
+
+// write takes in a part of the log. With full, it is shown although its line has not ended.
 func (p *prefixed) write(part []byte, full bool) {
 	p.rest = append(p.rest, part...)
 	if n := len(p.rest); n > 0 && (full || p.rest[n-1] == '\n' || n >= longestLine) {
@@ -117,7 +250,5 @@ func (p *prefixed) flush() {
 		line = append(line, '\n')
 	}
 	p.rest = p.rest[:0]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, _ = p.w.Write(line)
+	p.to.line(line)
 }

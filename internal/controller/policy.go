@@ -50,6 +50,7 @@ func PolicyOf(o *Options) httpapi.Policy {
 		add("stop.grace_on_failure", r.Stop.GraceOnFailure.String(), plain.Stop.GraceOnFailure.String())
 		add("limits.floor", r.Limits.Floor.String(), plain.Limits.Floor.String())
 		add("progress.expect", string(r.Progress.Expect), string(plain.Progress.Expect))
+		add("progress.source", string(r.Progress.Source), string(plain.Progress.Source))
 		add("completion", string(r.Completion), string(plain.Completion))
 		add("state", string(r.State), string(plain.State))
 	}

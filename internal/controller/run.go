@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -33,6 +34,7 @@ type Controller struct {
 	ground  *ground
 	events  *event.Log
 	history *event.History
+	kept    *incidents
 	account *goodput.Account
 	store   *health.Store
 	checker *health.Checker
@@ -89,7 +91,13 @@ func (c *Controller) compose() {
 	o, j := &c.opts, c.opts.Job
 	c.metrics = metrics.New(metrics.Options{Source: source{c}, Version: o.Version})
 	c.account = goodput.New(c.began, j.Names())
-	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe, c.account.Observe)
+	var onIncident *hook
+	if o.OnIncident != "" {
+		environ := append(slices.Clone(o.Environ), "VIGIL_JOB="+j.Name, "VIGIL_JOB_UID="+c.uid)
+		onIncident = newHook(o.OnIncident, environ, c.ground.keeper.Run, c.log)
+	}
+	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, c.log)
+	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
 	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: 1, Node: c.ground.host, Ears: ears{c}, Log: c.log.With("part", "wire")})
@@ -110,21 +118,37 @@ func (c *Controller) specs() []health.Spec {
 	var specs []health.Spec
 	for i := range c.opts.Job.Roles {
 		r := &c.opts.Job.Roles[i]
-		l := health.Limits{Start: c.opts.StartTimeout, Heartbeat: c.opts.HeartbeatTimeout, Floor: r.Limits.Floor, Expect: r.Progress.Expect}
+		l := health.Limits{Start: c.opts.StartTimeout, Heartbeat: c.opts.HeartbeatTimeout, Floor: r.Limits.Floor, Expect: r.Progress.Expect,
+			Phases: r.Limits.Phases, WarmUp: r.Limits.WarmUp}
 		if r.Limits.Start > 0 {
 			l.Start = r.Limits.Start
 		}
 		if r.Limits.Heartbeat > 0 || r.Limits.Learned {
 			l.Heartbeat = r.Limits.Heartbeat
 		}
-		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed})
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Asked: r.Alive != nil, Stateful: r.State == job.Checkpointed, Source: stepSource(r)})
 	}
 	return specs
+}
+
+// stepSource says in words what a role's steps are read from if it does not say them itself.
+func stepSource(r *job.Role) string {
+	switch r.Progress.Source {
+	case job.FromHook:
+		return "an injected optimizer hook, unless the program says them"
+	case job.FromPattern:
+		return fmt.Sprintf("its output by '%s', unless the program says them", r.Progress.Pattern)
+	case job.FromFile:
+		return r.Progress.File + ", unless the program says them"
+	case job.FromWord:
+	}
+	return ""
 }
 
 // Run runs the job to its end and returns how it ended. Everything of it is stopped then. When ctx
 // ends, everything is killed instead.
 func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
+	c.endings.add("incidents", c.kept.follow())
 	c.serve()
 	started := event.New(c.began, event.JobStarted)
 	started.Detail = c.uid
@@ -145,8 +169,8 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())
 	}
-	if c.opts.Output != nil {
-		c.endings.add("output", c.showOutput())
+	if of, err := selectOutput(c.opts.Job, c.opts.Tee); err == nil && len(c.opts.Tee) > 0 && c.opts.Output != nil {
+		c.endings.add("output", c.showOutput(of))
 	}
 	out := c.engine.Run(ctx)
 	if ctx.Err() != nil {

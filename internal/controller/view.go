@@ -95,7 +95,7 @@ func (v view) Role(name role.Name) (httpapi.Role, bool) {
 func (v view) role(rec health.Record) httpapi.Role {
 	r := httpapi.Role{
 		Name: rec.Name, Healthy: rec.Healthy, LastHeartbeat: rec.LastHeartbeat, CurrentStep: rec.CurrentStep, TaskRunning: rec.TaskRunning,
-		RestartCount: rec.RestartCount, Incarnation: rec.Incarnation, Workers: []httpapi.Worker{},
+		RestartCount: rec.RestartCount, Incarnation: rec.Incarnation, Watched: rec.Watched, Workers: []httpapi.Worker{},
 	}
 	if rec.Error != "" {
 		r.Error = &rec.Error
@@ -123,6 +123,8 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 		return role.Starting, "not all its workers are ready"
 	case st.State == role.Running && rec.Paused:
 		return st.State, "watching is paused"
+	case st.State == role.Running && rec.Doubt != "":
+		return st.State, rec.Doubt
 	case st.State == role.Running && !rec.Spoken:
 		return st.State, "watched by " + rec.Watched
 	default:
@@ -149,8 +151,7 @@ func (v view) Incidents() []httpapi.Incident {
 
 // Incident returns one of them.
 func (v view) Incident(id string) (httpapi.Incident, bool) {
-	i, ok := v.history.Incident(id)
-	return incident(i), ok
+	return v.kept.one(id)
 }
 
 func incident(i event.Incident) httpapi.Incident {

@@ -41,7 +41,10 @@ const (
 	ServiceLeft   Kind = "service_left"
 	Stale         Kind = "stale" // word of an earlier life, dropped
 	Requested     Kind = "requested"
-	Blind         Kind = "blind" // the checker could not listen and credited everybody
+	Blind         Kind = "blind"     // the checker could not listen and credited everybody
+	PhaseOdd      Kind = "phase_odd" // a phase was ended that is not open, or too many are; told once per worker life
+	Starved       Kind = "starved"   // a silent worker wants to run and others have the CPUs; told once per silence
+	Noticed       Kind = "noticed"   // what a person should know of a worker and what is no failure; told once
 	Obligation    Kind = "obligation"
 )
 

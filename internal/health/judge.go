@@ -13,6 +13,14 @@ type Findings struct {
 	Failures []role.Failure // verdicts, each given once
 	Finished []role.Name    // roles whose ranks have all ended well, each told once per life
 	Blind    time.Duration  // credited to everybody because nobody could listen
+	Suspects []Suspect      // ranks that have become suspect, each told once per silence
+}
+
+// Suspect is a rank of which only guessed steps are known and that has been silent for longer than it
+// ever was: too little for a verdict before the start limit.
+type Suspect struct {
+	Life   role.Life
+	Detail string
 }
 
 // Empty reports whether there is nothing to act on.
@@ -22,20 +30,28 @@ func (f Findings) Empty() bool { return len(f.Failures) == 0 && len(f.Finished) 
 func (t *Table) Sweep(now time.Time) Findings {
 	t.doubt(now)
 	t.swept = now
+	var suspects []Suspect
 	for _, name := range t.order {
 		r := t.records[name]
 		if !r.watched || r.finished || r.paused(now) {
 			continue
 		}
 		for i := range r.ranks {
-			if cause := r.overdue(i, now); cause != "" {
-				f := r.failure(i, cause, now)
-				f.Life.Job = t.job
+			f, overdue := r.overdue(i, now)
+			f.Life.Job = t.job
+			switch {
+			case !overdue:
+			case f.Cause == role.Silent && r.onlySuspect(i, now):
+				if k := &r.ranks[i]; k.suspect == "" {
+					k.suspect = "suspect: " + f.Detail
+					suspects = append(suspects, Suspect{f.Life, f.Detail + "; its steps are guessed, a verdict follows at the start limit, " + round(r.Limits.Start).String()})
+				}
+			default:
 				t.Report(f)
 			}
 		}
 	}
-	found := Findings{Failures: t.pending, Blind: t.blind}
+	found := Findings{Failures: t.pending, Blind: t.blind, Suspects: suspects}
 	t.pending, t.blind = nil, 0
 	for _, name := range t.order {
 		r := t.records[name]
@@ -47,29 +63,47 @@ func (t *Table) Sweep(now time.Time) Findings {
 	return found
 }
 
-// overdue says what a rank has not done in time; empty when there is nothing. Every rank of the job
-// is asked at every sweep.
-func (r *record) overdue(i int, now time.Time) role.Cause {
+// overdue says what a rank has not done in time. Every rank of the job is asked at every sweep.
+func (r *record) overdue(i int, now time.Time) (f role.Failure, found bool) {
 	k := &r.ranks[i]
 	switch {
 	case k.verdict || k.state == role.WorkerFinished:
-		return ""
+		return f, false
 	case r.Probed && k.state == role.WorkerStarting && now.Sub(k.since) > r.Limits.Start:
-		return role.NotReady
+		return r.failure(i, role.NotReady, now), true
 	case k.word.IsZero():
-		if r.rhythm.expected(r.Limits, i) && now.Sub(k.since) > r.Limits.Start {
-			return role.NoStart
-		}
-	case r.Limits.Expect != job.Never && now.Sub(k.word) > r.rhythm.limit(r.Limits, i):
-		return role.Silent
+		return r.failure(i, role.NoStart, now), r.rhythm.expected(r.Limits, i) && now.Sub(k.since) > r.Limits.Start
 	}
-	return ""
+	if len(k.phases) > 0 {
+		if p, limit, expired := r.expired(i, now); expired {
+			return r.phaseFailure(i, p, limit, now), true
+		}
+	}
+	if r.Limits.Expect == job.Never {
+		return f, false
+	}
+	if limit := r.silenceLimit(i); limit > 0 && now.Sub(k.word) > limit {
+		return r.failure(i, role.Silent, now), true
+	}
+	return f, false
+}
+
+// onlySuspect reports whether a rank that has been silent for too long may have a verdict later only:
+// nobody has said its steps, and no limit was given.
+func (r *record) onlySuspect(i int, now time.Time) bool {
+	k := &r.ranks[i]
+	return k.guessed && !k.told && r.Limits.Heartbeat == 0 && now.Sub(k.word) <= r.Limits.Start
+}
+
+// lifeOf is the rank's life, without the job.
+func (r *record) lifeOf(i int) role.Life {
+	return role.Life{Role: r.Name, Incarnation: r.incarnation, Rank: i, Attempt: r.ranks[i].attempt}
 }
 
 // failure puts a rank's verdict into words.
 func (r *record) failure(i int, cause role.Cause, now time.Time) role.Failure {
 	k := &r.ranks[i]
-	f := role.Failure{Life: role.Life{Role: r.Name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt}, Cause: cause, At: k.since}
+	f := role.Failure{Life: r.lifeOf(i), Cause: cause, At: k.since}
 	age := round(now.Sub(k.since))
 	switch cause {
 	case role.NotReady:
@@ -77,7 +111,10 @@ func (r *record) failure(i int, cause role.Cause, now time.Time) role.Failure {
 	case role.NoStart:
 		f.Detail = fmt.Sprintf("no first heartbeat for %s", age)
 	default:
-		f.At, f.Detail = k.word, fmt.Sprintf("no heartbeat for %s (timeout %s)", round(now.Sub(k.word)), round(r.rhythm.limit(r.Limits, i)))
+		f.At, f.Detail = k.word, fmt.Sprintf("no heartbeat for %s (timeout %s)", round(now.Sub(k.word)), round(r.silenceLimit(i)))
+	}
+	if len(k.phases) > 0 {
+		f.Detail += ", in phase " + k.phases[len(k.phases)-1].name
 	}
 	return f
 }
@@ -103,11 +140,21 @@ func (t *Table) doubt(now time.Time) {
 // credit moves the role's clocks on, never beyond now.
 func (r *record) credit(d time.Duration, now time.Time) {
 	for i := range r.ranks {
-		k := &r.ranks[i]
-		k.since = earlier(k.since.Add(d), now)
-		if !k.word.IsZero() {
-			k.word = earlier(k.word.Add(d), now)
-		}
+		r.ranks[i].credit(d, now)
+	}
+}
+
+// credit moves the rank's clocks on, never beyond now.
+func (k *rank) credit(d time.Duration, now time.Time) {
+	k.since = earlier(k.since.Add(d), now)
+	if !k.word.IsZero() {
+		k.word = earlier(k.word.Add(d), now)
+	}
+	if !k.rose.IsZero() {
+		k.rose = earlier(k.rose.Add(d), now)
+	}
+	for i := range k.phases {
+		k.phases[i].since = earlier(k.phases[i].since.Add(d), now)
 	}
 }
 

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -24,12 +25,29 @@ type Limits struct {
 	Heartbeat time.Duration // between two words; 0: learned
 	Floor     time.Duration // a learned limit is never shorter
 	Expect    job.Expect    // whether silence counts at all
+
+	Phases map[string]time.Duration // how long a phase may be open, by its name; others are learned
+	WarmUp job.WarmUp               // of each life; its zero value is the default
+}
+
+// warmUp returns for how many steps of a life its first gaps are borne, and how long each may be. By
+// default it is one gap, under the start limit, and none where the heartbeat limit was given.
+func (l Limits) warmUp() (steps int, limit time.Duration) {
+	w := l.WarmUp
+	switch {
+	case w == job.WarmUp{} && l.Heartbeat > 0:
+		return 0, 0
+	case w == job.WarmUp{}:
+		return 1, max(l.Start, l.Floor)
+	}
+	return max(w.Steps, 1), cmp.Or(w.Limit, l.Start)
 }
 
 // rhythm is what has been learned of a role's gaps between two words of one life. It outlives lives.
 type rhythm struct {
 	longest time.Duration // over all ranks
 	ranks   []learned
+	phases  map[string]*phaseRhythm
 }
 
 // learned is what is known of one rank.
@@ -39,6 +57,17 @@ type learned struct {
 }
 
 func newRhythm(workers int) rhythm { return rhythm{ranks: make([]learned, workers)} }
+
+// learn takes in a gap that a rank has survived. One of the warm-up says nothing of the rhythm, but
+// that of a life's first step counts as survived.
+func (r *record) learn(i int, gap time.Duration) {
+	switch {
+	case !r.warm(i):
+		r.rhythm.heard(i, gap)
+	case r.Limits.WarmUp == job.WarmUp{}:
+		r.rhythm.ranks[i].gaps++
+	}
+}
 
 // heard takes in a gap that a rank has survived.
 func (r *rhythm) heard(rank int, gap time.Duration) {
@@ -60,7 +89,7 @@ func (r *rhythm) settled() bool {
 	return r.spoken() && !slices.ContainsFunc(r.ranks, func(l learned) bool { return l.spoke && l.gaps < learnAfter })
 }
 
-// limit returns how long a rank that has spoken in this life may be silent: the explicit limit if
+// limit returns how long a rank that has spoken in this life may be silent outside phases: the explicit limit if
 // there is one; else learnFactor times the longest gap that any rank has survived, never under the
 // floor; and while too little is known of the rank, the start limit.
 func (r *rhythm) limit(l Limits, rank int) time.Duration {

@@ -151,7 +151,7 @@ func TestALimitIsLearnedFromTheLongestGapAndNotFromTooFew(t *testing.T) {
 	b.beat(0, 1)
 	for i, gap := range []time.Duration{time.Minute, 2 * time.Minute} {
 		b.pass(gap)
-		b.beat(0, int64(i))
+		b.beat(0, int64(2+i))
 		limit(30*time.Minute, false)
 	}
 	b.pass(time.Minute)
@@ -160,6 +160,8 @@ func TestALimitIsLearnedFromTheLongestGapAndNotFromTooFew(t *testing.T) {
 	b.restart("critic", 10)
 	limit(10*time.Minute, true) // merged over lives
 	b.beat(0, 11)
+	b.pass(time.Second)
+	b.beat(0, 12)
 	b.pass(10 * time.Minute)
 	b.wants()
 	b.pass(2 * time.Second)

@@ -47,7 +47,17 @@ func (s *Store) Sweep(now time.Time) Findings {
 		e.Took, e.Detail = found.Blind, fmt.Sprintf("%s credited to every role", round(found.Blind))
 		s.record(e)
 	}
+	for _, k := range found.Suspects {
+		s.record(about(now, event.Suspected, k.Life, k.Detail))
+	}
 	return found
+}
+
+// about returns an event that concerns one worker life.
+func about(at time.Time, kind event.Kind, life role.Life, detail string) event.Event {
+	e := event.New(at, kind)
+	e.Role, e.Incarnation, e.Rank, e.Detail = life.Role, life.Incarnation, life.Rank, detail
+	return e
 }
 
 // change wakes those who wait for a change. The lock is held.
@@ -65,7 +75,18 @@ func (s *Store) nudge() {
 
 // Beat takes in a heartbeat. step is nil for a sign of life without one.
 func (s *Store) Beat(life role.Life, step *int64, at time.Time) Heard {
+	return s.beat(Word{Life: life, Step: step, At: at})
+}
+
+// Guess takes in a step that was guessed from output, a file or a hook. The silence of a worker whose
+// steps are only guessed makes it suspect before it is a failure.
+func (s *Store) Guess(life role.Life, step int64, at time.Time) Heard {
+	return s.beat(Word{Life: life, Step: &step, At: at, Guessed: true})
+}
+
+func (s *Store) beat(w Word) Heard {
 	now := time.Now()
+	life, step := w.Life, w.Step
 	s.mu.Lock()
 	given, behind := int64(0), event.StepWentBack
 	if r, ok := s.table.records[life.Role]; ok {
@@ -74,7 +95,7 @@ func (s *Store) Beat(life role.Life, step *int64, at time.Time) Heard {
 			behind = event.StateBehind
 		}
 	}
-	heard := s.table.Beat(Word{Life: life, Step: step, At: at}, now)
+	heard := s.table.Beat(w, now)
 	s.mu.Unlock()
 	e := event.New(now, event.FirstStep)
 	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, step
@@ -87,24 +108,28 @@ func (s *Store) Beat(life role.Life, step *int64, at time.Time) Heard {
 		s.record(e)
 	case HeardStale:
 		s.stale(life, "heartbeat")
-	case HeardNext, HeardLowerStep: // the rule, and what the counts show
+	default: // the rule, and what the counts show
 	}
 	return heard
 }
 
 func (s *Store) stale(life role.Life, what string) {
-	e := event.New(time.Now(), event.Stale)
-	e.Role, e.Incarnation, e.Rank, e.Detail = life.Role, life.Incarnation, life.Rank, what
-	s.record(e)
+	s.record(about(time.Now(), event.Stale, life, what))
 }
 
 // Report takes in a failure and wakes the checker. A failure without an incarnation concerns the
-// role's current life. It reports HeardStale for one of another life.
+// role's current life. It reports HeardStale for one of another life. That a worker does not answer is no
+// failure while watching is paused; who asks it tells again.
 func (s *Store) Report(f role.Failure) Heard {
+	now := time.Now()
 	if f.At.IsZero() {
-		f.At = time.Now()
+		f.At = now
 	}
 	s.mu.Lock()
+	if r, ok := s.table.records[f.Life.Role]; ok && f.Cause == role.Stuck && r.paused(now) {
+		s.mu.Unlock()
+		return HeardNext
+	}
 	heard := s.table.Report(f)
 	s.mu.Unlock()
 	switch heard {
@@ -129,6 +154,40 @@ func (s *Store) Checkpoint(life role.Life, step int64) Heard {
 	e := event.New(time.Now(), event.Checkpoint)
 	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, &step
 	s.record(e)
+	return heard
+}
+
+// Phase takes in that a worker has entered a phase, or with begin false left it.
+func (s *Store) Phase(life role.Life, name string, begin bool, at time.Time) Heard {
+	now := time.Now()
+	s.mu.Lock()
+	heard := s.table.Phase(life, name, begin, at, now)
+	s.mu.Unlock()
+	switch heard {
+	case HeardStale:
+		s.stale(life, "phase "+name)
+	case HeardNotOpen:
+		s.record(about(now, event.PhaseOdd, life, "phase "+name+" was ended and is not open"))
+	case HeardTooMany:
+		s.record(about(now, event.PhaseOdd, life, fmt.Sprintf("phase %s is not taken: %d are open", name, MaxPhases)))
+	default: // the rule
+	}
+	return heard
+}
+
+// Starved takes in for how long lately a silent worker has waited for a CPU.
+func (s *Store) Starved(life role.Life, waited time.Duration) Heard {
+	now := time.Now()
+	s.mu.Lock()
+	heard := s.table.Starved(life, waited, now)
+	s.mu.Unlock()
+	switch heard {
+	case HeardStale:
+		s.stale(life, "starved")
+	case HeardFirst:
+		s.record(about(now, event.Starved, life, fmt.Sprintf("it has waited for a CPU for %s; such time is not its silence", round(waited))))
+	default: // told before
+	}
 	return heard
 }
 

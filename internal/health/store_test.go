@@ -224,3 +224,44 @@ func BenchmarkBeat(b *testing.B) {
 		s.Beat(lifeOf("critic", 1, i%ranks), &step, time.Now())
 	}
 }
+
+// shows: A28
+func TestThatAWorkerDoesNotAnswerIsNotTakenDuringAPauseAndIsAfterIt(t *testing.T) {
+	s := newStore(&heard{}, critic(1, learned))
+	mute := role.Failure{Life: lifeOf("critic", 1, 0), Cause: role.Stuck, Detail: "its alive probe has failed"}
+	s.Pause("critic", time.Hour)
+	if h := s.Report(mute); h != health.HeardNext {
+		t.Errorf("heard as %s", h)
+	}
+	if f := s.Sweep(time.Now()); len(f.Failures) > 0 {
+		t.Errorf("found %v", f.Failures)
+	}
+	s.Resume("critic")
+	if h := s.Report(mute); h != health.HeardFirst {
+		t.Errorf("after the pause it is heard as %s", h)
+	}
+}
+
+// shows: A22 A23
+func TestWhatIsOddOfPhasesAndWhoIsSuspectIsRecordedAndNoFailure(t *testing.T) {
+	var h heard
+	limits := learned
+	limits.Start, limits.Floor = time.Hour, time.Minute
+	s := newStore(&h, critic(1, limits))
+	life, now := lifeOf("critic", 1, 0), time.Now()
+	s.Phase(life, "eval", false, now.Add(-11*time.Minute))
+	s.Phase(lifeOf("critic", 7, 0), "eval", true, now)
+	s.Starved(life, 100*time.Millisecond)
+	s.Starved(life, 100*time.Millisecond)
+	for i := range int64(5) {
+		s.Guess(life, i, now.Add(-10*time.Minute+time.Duration(i)*time.Second))
+	}
+	s.Sweep(now)
+	if f := s.Sweep(now); len(f.Failures) > 0 {
+		t.Errorf("found %v", f.Failures)
+	}
+	want := []event.Kind{event.PhaseOdd, event.Stale, event.Starved, event.FirstStep, event.Suspected}
+	if got := h.kinds(); !slices.Equal(got, want) {
+		t.Errorf("recorded %v, want %v", got, want)
+	}
+}

@@ -13,8 +13,10 @@ type Spec struct {
 	Name     role.Name
 	Workers  int
 	Limits   Limits
-	Probed   bool // it has a ready probe, so a worker that runs is not ready yet
-	Stateful bool // its work lives in checkpoints
+	Probed   bool   // it has a ready probe, so a worker that runs is not ready yet
+	Asked    bool   // it has an alive probe
+	Stateful bool   // its work lives in checkpoints
+	Source   string // in words, where its steps come from if not from itself; empty: from itself
 }
 
 // Table holds the health of every role of one job. It is a plain value for one owner; Store shares it.
@@ -63,6 +65,16 @@ type rank struct {
 	stepped bool  // has said a step in this life
 	saved   int64 // newest step saved, in any life; -1: none
 	verdict bool
+
+	beats    int       // heartbeats of this life
+	rises    int       // those that raised its step
+	rose     time.Time // the newest of them, moved on by credits
+	told     bool      // it has said its step itself, nobody had to guess
+	guessed  bool      // somebody has guessed its step
+	phases   []phase   // that are open, outermost first
+	oddPhase bool      // something odd of its phases has been told
+	suspect  string    // why it is suspected; empty: it is not
+	starved  string    // why its clock was moved on since its last word; empty: it was not
 }
 
 // NewTable returns a table in which every role is new: healthy, no error, heard of now, step 0, not
@@ -159,6 +171,8 @@ const (
 	HeardNext      Heard = "next"       // a further word
 	HeardLowerStep Heard = "lower_step" // its step was below one already said in this life: time taken, step not
 	HeardStale     Heard = "stale"      // of another life: dropped
+	HeardNotOpen   Heard = "not_open"   // the end of a phase that is not open: time taken
+	HeardTooMany   Heard = "too_many"   // the begin of a phase beyond MaxPhases: time taken, phase not
 )
 
 // Word is what a worker says of itself.
@@ -166,6 +180,8 @@ type Word struct {
 	Life role.Life
 	Step *int64    // nil: a sign of life without a step
 	At   time.Time // when it was said, on the table's clock
+
+	Guessed bool // the step was guessed from output, a file or a hook: its absence alone is no verdict
 }
 
 // Beat takes in a heartbeat that arrived now.
@@ -175,19 +191,19 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 	if r == nil {
 		return HeardStale
 	}
-	if k.word.IsZero() {
-		r.rhythm.ranks[w.Life.Rank].spoke = true
-	} else if gap := w.At.Sub(k.word); gap > 0 && !r.paused(now) {
-		r.rhythm.heard(w.Life.Rank, gap)
-	}
-	k.word = later(k.word, w.At)
-	r.heartbeat = later(r.heartbeat, w.At)
+	r.word(w.Life.Rank, w.At, now)
+	k.beats++
 	if w.Step == nil {
 		return HeardNext
 	}
+	k.told, k.guessed = k.told || !w.Guessed, k.guessed || w.Guessed
 	if k.stepped && *w.Step < k.step {
 		t.lower++
 		return HeardLowerStep
+	}
+	if !k.stepped || *w.Step > k.step {
+		k.rises++
+		k.rose = later(k.rose, w.At)
 	}
 	k.step, k.stepped = *w.Step, true
 	if r.spoken {
@@ -198,6 +214,18 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 		return HeardWentBack
 	}
 	return HeardFirst
+}
+
+// word notes that a rank has said something, and learns from how long it had been silent before.
+func (r *record) word(i int, at, now time.Time) {
+	k := &r.ranks[i]
+	if k.word.IsZero() {
+		r.rhythm.ranks[i].spoke = true
+	} else if gap := at.Sub(k.word); gap > 0 && !r.paused(now) && !k.inside() {
+		r.learn(i, gap)
+	}
+	k.word, k.suspect, k.starved = later(k.word, at), "", ""
+	r.heartbeat = later(r.heartbeat, at)
 }
 
 // SetStep makes n the step of every rank of the current life, also when it is lower: an operator

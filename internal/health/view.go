@@ -1,6 +1,9 @@
 package health
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"vigil/internal/job"
@@ -27,6 +30,7 @@ type Record struct {
 	Limit       time.Duration // of silence, as it stands now
 	Learned     bool          // the limit was learned, not given
 	Watched     string        // in words: what the role is watched by
+	Doubt       string        // in words: which rank is suspect or starved, and why; empty: none
 	Ranks       []RankRecord
 }
 
@@ -42,6 +46,18 @@ type RankRecord struct {
 	Spoken   bool
 	Unwell   bool // a verdict has been given on this life
 	Expected bool // its silence counts
+
+	Guessed bool        // all its steps were guessed, it has said none itself
+	Phases  []OpenPhase // outermost first
+	Suspect string      // why it is suspected; empty: it is not
+	Starved string      // since its last word it has waited for a CPU: so in words; empty: not that we know
+}
+
+// OpenPhase is a phase that a worker has entered and not left.
+type OpenPhase struct {
+	Name  string
+	Age   time.Duration
+	Limit time.Duration // 0: none is known
 }
 
 // Record returns a copy of the role's health as of now. ok is false for an unknown role.
@@ -53,7 +69,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 	rec = Record{
 		Healthy: r.healthy, Error: r.err, LastHeartbeat: r.heartbeat, CurrentStep: r.step(), TaskRunning: r.running, RestartCount: r.restarts,
 		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
-		Limit: r.rhythm.shown(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.settled(), Watched: r.watchedBy(),
+		Limit: r.rhythm.shown(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.settled(), Watched: r.watchedBy() + r.from(),
 	}
 	for i := range r.ranks {
 		k := &r.ranks[i]
@@ -69,9 +85,21 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
 			PID: k.pid, State: k.state, Status: k.status, Step: step, Age: max(0, now.Sub(since)),
 			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
+			Guessed: k.guessed && !k.told, Phases: r.openPhases(i, now), Suspect: k.suspect, Starved: k.starved,
 		})
+		if doubt := cmp.Or(k.starved, k.suspect); doubt != "" && rec.Doubt == "" {
+			rec.Doubt = fmt.Sprintf("rank %d is %s", i, doubt)
+		}
 	}
 	return rec, true
+}
+
+func (r *record) openPhases(i int, now time.Time) []OpenPhase {
+	var open []OpenPhase
+	for _, p := range r.ranks[i].phases {
+		open = append(open, OpenPhase{Name: p.name, Age: max(0, now.Sub(p.since)), Limit: r.phaseLimit(i, p)})
+	}
+	return open
 }
 
 // ready reports whether every worker of the current life is ready or has ended well.
@@ -99,18 +127,35 @@ func (r *record) allFinished() bool {
 // watchedBy says in words what would show that the role is unwell.
 func (r *record) watchedBy() string {
 	spoken := r.rhythm.spoken()
+	exit, only := "exit", "exit only"
+	if r.Asked {
+		exit, only = "exit, alive probe", "exit and alive probe"
+	}
+	said := exit + " and heartbeats, "
 	switch {
 	case r.Limits.Expect == job.Never:
-		return "exit only (progress.expect: never)"
+		return only + " (progress.expect: never)"
 	case r.Limits.Expect == job.OnceSeen && !spoken:
-		return "exit only (it has never sent a heartbeat)"
+		return only + " (it has never sent a heartbeat)"
 	case r.Limits.Heartbeat > 0:
-		return "exit and heartbeats, limit " + round(r.Limits.Heartbeat).String()
+		said += "limit " + round(r.Limits.Heartbeat).String()
 	case r.rhythm.settled():
-		return "exit and heartbeats, learned limit " + round(r.rhythm.shown(r.Limits)).String()
+		said += "learned limit " + round(r.rhythm.shown(r.Limits)).String()
 	default:
-		return "exit and heartbeats, start limit " + round(r.rhythm.shown(r.Limits)).String() + " until its rhythm is known"
+		said += "start limit " + round(r.rhythm.shown(r.Limits)).String() + " until its rhythm is known"
 	}
+	if r.Limits.Heartbeat == 0 && slices.ContainsFunc(r.ranks, func(k rank) bool { return k.guessed && !k.told }) {
+		said += "; its steps are guessed: silence makes it suspect, and a failure only at the start limit, " + round(r.Limits.Start).String()
+	}
+	return said
+}
+
+// from completes watchedBy by where the role's steps come from, if not from itself.
+func (r *record) from() string {
+	if r.Source == "" || r.Limits.Expect == job.Never {
+		return ""
+	}
+	return "; steps are read from " + r.Source
 }
 
 // Counts are totals since the table was made.

@@ -37,12 +37,15 @@ func (j *Job) Check(m Machine) error {
 			wrong("env_file", err)
 			continue
 		}
-		if _, err := r.Program(r.Command[0], environ); err != nil {
-			wrong("command[0]", err)
-		}
+		found = append(found, j.checkCommand(r, key, environ)...)
 		if r.Ready != nil && len(r.Ready.Exec) > 0 {
 			if _, err := r.Program(r.Ready.Exec[0], environ); err != nil {
 				wrong("ready.exec[0]", err)
+			}
+		}
+		if r.Alive != nil && len(r.Alive.Exec) > 0 {
+			if _, err := r.Program(r.Alive.Exec[0], environ); err != nil {
+				wrong("alive.exec[0]", err)
 			}
 		}
 	}

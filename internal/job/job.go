@@ -23,7 +23,8 @@ type Job struct {
 type Role struct {
 	Name        role.Name
 	Command     []string
-	Workers     int // ranks, at least 1
+	Python      string // interpreter of a command that begins with a script or -m; empty without one
+	Workers     int    // ranks, at least 1
 	Resources   Resources
 	Placement   Placement
 	Devices     Devices
@@ -36,9 +37,11 @@ type Role struct {
 	Workdir     string // absolute; empty, in a job without a file, for that of the process that starts it
 	Ports       []Port // sorted by name
 	Ready       *Probe // nil: ready when all workers run
+	Alive       *Alive // nil: a worker that is ready is not asked again
 	Stop        StopPolicy
 	Limits      Limits
 	Progress    Progress
+	Logs        Logs
 	Restart     Restart
 }
 
@@ -144,6 +147,9 @@ type Limits struct {
 	Heartbeat time.Duration // between two words; 0: the controller's, explicit or learned
 	Learned   bool          // Heartbeat is 0 and the limit learned, whatever the controller says
 	Floor     time.Duration // a learned limit is never shorter
+
+	Phases map[string]time.Duration // how long a phase may be open, by its name; others are learned
+	WarmUp WarmUp
 }
 
 // Expect says whether a role's silence counts.
@@ -156,9 +162,30 @@ const (
 	Never    Expect = "never"
 )
 
+// Source says where a role's steps come from.
+type Source string
+
+// The sources of steps.
+const (
+	FromWord Source = "word" // from what the program says itself
+	FromHook Source = "auto" // from an injected optimizer hook, until the program says them itself
+
+	FromPattern Source = "pattern" // from what the program prints
+	FromFile    Source = "file"    // from the file in which it notes its newest checkpoint
+)
+
 // Progress says what is known of the role's words.
 type Progress struct {
-	Expect Expect
+	Expect  Expect
+	Source  Source
+	Pattern string // RE2; its first group is the step; empty without one
+	File    string // absolute, or as Workdir is; its content is the step of the newest checkpoint; empty without one
+}
+
+// Logs says how much of the workers' output is kept.
+type Logs struct {
+	MaxSize int64 // bytes of one log, after which it begins anew; 0: it grows without end
+	Keep    int   // older logs that are kept of each; 0 only where MaxSize is
 }
 
 // Restart is the role's part of the policy.

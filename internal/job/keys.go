@@ -45,6 +45,8 @@ func roleKeys() []Key {
 	return []Key{
 		required(ofRole("command", list(word, 1), func(r *Role) *[]string { return &r.Command }, "",
 			"The program of a worker and its arguments; no shell is involved. A name without a slash is looked up in the role's `PATH`, one with a slash is relative to `workdir`. `${port.NAME}` stands for a leased port.")),
+		ofRole("python", line, func(r *Role) *string { return &r.Python }, "none",
+			"The interpreter of a `command` that begins with a `.py` file or with `-m`, such as `.venv/bin/python`; found as a program of `command` is. It is run with `-u`, before the command."),
 		ofRole("workers", whole[int](1, 100_000), func(r *Role) *int { return &r.Workers }, "`1`", "How many workers (ranks) the role has."),
 		group("resources", "What each worker reserves: one bundle. A reservation, not a limit.",
 			ofRole("gpus", whole[int](0, 1024), func(r *Role) *int { return &r.Resources.GPUs }, "`0`", "Devices."),
@@ -73,6 +75,7 @@ func roleKeys() []Key {
 		ofRole("workdir", line, func(r *Role) *string { return &r.Workdir }, "the job file's folder", "Where workers run, relative to the job file."),
 		portsKey(),
 		readyKey(),
+		aliveKey(),
 		group("stop", "How workers are stopped.",
 			ofRole("signal", signal, func(r *Role) *string { return &r.Stop.Signal }, "`TERM`", "The first signal, with or without `SIG`."),
 			ofRole("grace", duration(0), func(r *Role) *time.Duration { return &r.Stop.Grace }, "`30s`", "How long a worker has to end before SIGKILL, where the end is wanted. 0: SIGKILL at once."),
@@ -80,40 +83,42 @@ func roleKeys() []Key {
 		group("limits", "How long silence is borne.",
 			ofRole("start", duration(1), func(r *Role) *time.Duration { return &r.Limits.Start }, "the controller's `--start-timeout`", "From the start of a life to its first heartbeat."),
 			heartbeatKey(),
-			ofRole("floor", duration(1), func(r *Role) *time.Duration { return &r.Limits.Floor }, "`2m`", "A learned limit is never shorter.")),
-		group("progress", "What is expected of the role's heartbeats.",
-			ofRole("expect", oneOf(Always, OnceSeen, Never), func(r *Role) *Expect { return &r.Progress.Expect }, "`once_seen`",
-				"Whether silence is a failure: always, once the role has spoken in any life of the job, or never.")),
-		group("restart", "The role's part of the restart policy.",
-			ofRole("on_failure", oneOf(role.InPlace, role.Global, role.Stop), func(r *Role) *role.Action { return &r.Restart.OnFailure },
-				"`global` for actor, rollout and actor_fwd, else `in_place`", "What is done when the role fails."),
-			ofRole("escalate_at", whole[int](0, 1_000_000), func(r *Role) *int { return &r.Restart.EscalateAt }, "`3`", "This restart of the role is global instead of in place; 0 is never."),
-			ofRole("also", list(roleName, 0), func(r *Role) *[]role.Name { return &r.Restart.Also }, "`[]`", "Roles that are restarted with it, because they cannot go on without a fresh peer."),
-			ofRole("max_rewind", whole[int64](0, math.MaxInt64), func(r *Role) *int64 { return &r.Restart.MaxRewind }, "no limit",
-				"How many steps the checkpoint of a stateful role may lie back; further back, the restart is global."),
-			group("backoff", "The wait between two restarts of the role: none before the first, then `base`, doubling up to `max`.",
-				ofRole("base", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Base }, "`1s`", "The first wait."),
-				ofRole("max", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Max }, "`1m`", "The longest wait; not under `base`."),
-				ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long."))),
+			ofRole("floor", duration(1), func(r *Role) *time.Duration { return &r.Limits.Floor }, "`2m`", "A learned limit is never shorter."),
+			phasesKey(),
+			warmUpKey()),
+		progressKey(),
+		group("logs", "How much of what workers print is kept.",
+			ofRole("max_size", memory, func(r *Role) *int64 { return &r.Logs.MaxSize }, "`0`: no limit",
+				"A log of this size is put aside under a name with the time, and begun anew; `64Ki` or more."),
+			ofRole("keep", whole[int](1, 10_000), func(r *Role) *int { return &r.Logs.Keep }, "`5`", "How many logs that were put aside are kept of each stream, with `max_size`.")),
+		restartKey(),
 	}
 }
 
-// readyKey is a group that brings a probe into being.
-func readyKey() Key {
-	k := group("ready", "How to see that a worker is up. Exactly one of `http`, `tcp`, `exec` and `notify`. Without `ready`, the role is ready when all its workers run.",
-		group("http", "A GET that must answer with a status from 200 to 399.",
-			required(ofRole("port", portName, func(r *Role) *string { return &r.Ready.HTTP.Port }, "", "A name from `ports`.")),
-			ofRole("path", matching[string]("text", "a path that begins with /", "^/[!-~]*$"), func(r *Role) *string { return &r.Ready.HTTP.Path }, "`/`", "What is asked for.")),
-		group("tcp", "A connection that must be accepted.",
-			required(ofRole("port", portName, func(r *Role) *string { return &r.Ready.TCP.Port }, "", "A name from `ports`."))),
-		ofRole("exec", list(word, 1), func(r *Role) *[]string { return &r.Ready.Exec }, "none", "A program that must end with 0."),
-		ofRole("notify", truth, func(r *Role) *bool { return &r.Ready.Notify }, "`false`", "`READY=1` on the worker's `NOTIFY_SOCKET`."),
-		ofRole("period", duration(1), func(r *Role) *time.Duration { return &r.Ready.Period }, "`1s`", "Between two askings."),
-		ofRole("timeout", duration(1), func(r *Role) *time.Duration { return &r.Ready.Timeout }, "`10s`", "Of one asking."))
-	k = begun(k, func(r *Role) { r.Ready = &Probe{Period: readyPeriod, Timeout: readyTimeout} }, func(r *Role) bool { return r.Ready != nil })
-	k.Keys[0] = begun(k.Keys[0], func(r *Role) { r.Ready.HTTP = &HTTPProbe{Path: "/"} }, func(r *Role) bool { return r.Ready.HTTP != nil })
-	k.Keys[1] = begun(k.Keys[1], func(r *Role) { r.Ready.TCP = &TCPProbe{} }, func(r *Role) bool { return r.Ready.TCP != nil })
-	return k
+func progressKey() Key {
+	return group("progress", "What is expected of the role's heartbeats.",
+		ofRole("expect", oneOf(Always, OnceSeen, Never), func(r *Role) *Expect { return &r.Progress.Expect }, "`once_seen`",
+			"Whether silence is a failure: always, once the role has spoken in any life of the job, or never."),
+		ofRole("source", oneOf(FromWord, FromHook, FromPattern, FromFile), func(r *Role) *Source { return &r.Progress.Source }, "`word`; `auto` in `vigil run`",
+			"Where steps come from. `word`: the program says them. `auto`: a Python program that never says them has the steps of its PyTorch optimizers counted by a hook that is put into its `PYTHONPATH`; `VIGIL_INJECT=0` keeps it out. `pattern`: they are read from what it prints. `file`: from the file in which it notes its newest checkpoint."),
+		ofRole("pattern", expression, func(r *Role) *string { return &r.Progress.Pattern }, "none",
+			"With `source: pattern`: a regular expression ([RE2](https://github.com/google/re2/wiki/Syntax)) that finds the step in a line of standard output or error; its first group is the step. Of a line, the first 64 KiB are looked at."),
+		ofRole("file", line, func(r *Role) *string { return &r.Progress.File }, "none",
+			"With `source: file`: the file that holds the step of the newest checkpoint, such as `ckpt/latest_checkpointed_iteration.txt`, relative to `workdir`. It is looked at every second."))
+}
+
+func restartKey() Key {
+	return group("restart", "The role's part of the restart policy.",
+		ofRole("on_failure", oneOf(role.InPlace, role.Global, role.Stop), func(r *Role) *role.Action { return &r.Restart.OnFailure },
+			"`global` for actor, rollout and actor_fwd, else `in_place`", "What is done when the role fails."),
+		ofRole("escalate_at", whole[int](0, 1_000_000), func(r *Role) *int { return &r.Restart.EscalateAt }, "`3`", "This restart of the role is global instead of in place; 0 is never."),
+		ofRole("also", list(roleName, 0), func(r *Role) *[]role.Name { return &r.Restart.Also }, "`[]`", "Roles that are restarted with it, because they cannot go on without a fresh peer."),
+		ofRole("max_rewind", whole[int64](0, math.MaxInt64), func(r *Role) *int64 { return &r.Restart.MaxRewind }, "no limit",
+			"How many steps the checkpoint of a stateful role may lie back; further back, the restart is global."),
+		group("backoff", "The wait between two restarts of the role: none before the first, then `base`, doubling up to `max`.",
+			ofRole("base", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Base }, "`1s`", "The first wait."),
+			ofRole("max", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Max }, "`1m`", "The longest wait; not under `base`."),
+			ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long.")))
 }
 
 func heartbeatKey() Key {

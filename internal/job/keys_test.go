@@ -106,7 +106,7 @@ func general(path string) string {
 		switch {
 		case part[i-1] == "controller":
 			part[i] = "FLAG"
-		case i == 1 && part[0] == "roles", part[i-1] == "env", part[i-1] == "ports":
+		case i == 1 && part[0] == "roles", part[i-1] == "env", part[i-1] == "ports", part[i-1] == "phases":
 			part[i] = "NAME"
 		}
 	}

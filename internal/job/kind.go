@@ -1,9 +1,11 @@
 package job
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -280,6 +282,26 @@ var line = scalar("text", "text that is not empty", fragment{"type": "string", "
 		}
 		return text(s)
 	})
+
+// expression is a regular expression with a group.
+var expression = kind[string]{
+	name: "RE2", schema: fragment{"type": "string", "minLength": 1}, write: line.write,
+	read: func(r *reader, n *node) (string, bool) {
+		text, ok := line.read(r, n)
+		if !ok {
+			return "", false
+		}
+		re, err := regexp.Compile(text)
+		var bad *syntax.Error
+		switch {
+		case errors.As(err, &bad):
+			r.wrong(n, fmt.Sprintf("not a regular expression: %s: %q", bad.Code, shorten(bad.Expr)), "want RE2 with a group for the step, such as 'iteration\\s+(\\d+)'")
+		case re.NumSubexp() == 0:
+			r.wrong(n, "the expression has no group", "put the step in parentheses, such as 'iteration\\s+(\\d+)'")
+		}
+		return text, true // given, even if bad: one mistake, one problem
+	},
+}
 
 const rolePattern = `^[a-z][a-z0-9_]{0,30}$`
 

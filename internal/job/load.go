@@ -19,6 +19,7 @@ const (
 	defaultGraceOnFailure = 3 * time.Second
 	defaultFloor          = 120 * time.Second
 	defaultEscalateAt     = 3
+	defaultKeep           = 5 // logs put aside
 	noMaxRewind           = -1
 	readyPeriod           = time.Second
 	readyTimeout          = 10 * time.Second
@@ -77,7 +78,7 @@ func newRole(name role.Name) Role {
 		Completion:  Finish,
 		Stop:        StopPolicy{Signal: "TERM", Grace: defaultGrace, GraceOnFailure: defaultGraceOnFailure},
 		Limits:      Limits{Floor: defaultFloor},
-		Progress:    Progress{Expect: OnceSeen},
+		Progress:    Progress{Expect: OnceSeen, Source: FromWord},
 		Restart: Restart{
 			OnFailure:  role.InPlace,
 			EscalateAt: defaultEscalateAt,
@@ -108,6 +109,9 @@ func (j *Job) settle(dir string) {
 				r.State = Checkpointed
 			}
 		}
+		if r.Logs.MaxSize > 0 && r.Logs.Keep == 0 {
+			r.Logs.Keep = defaultKeep
+		}
 		if dir == "" {
 			continue
 		}
@@ -116,6 +120,9 @@ func (j *Job) settle(dir string) {
 		}
 		if r.EnvFile != "" && !filepath.IsAbs(r.EnvFile) {
 			r.EnvFile = filepath.Join(dir, r.EnvFile)
+		}
+		if r.Progress.File != "" && !filepath.IsAbs(r.Progress.File) {
+			r.Progress.File = filepath.Join(r.Workdir, r.Progress.File)
 		}
 	}
 }
@@ -163,7 +170,7 @@ func OneRole(name string, workers int, command []string, workdir string) (*Job, 
 		name = "main"
 	}
 	r := newRole("main")
-	r.Command, r.Workers, r.Restart.OnFailure = command, workers, role.Global
+	r.Command, r.Workers, r.Restart.OnFailure, r.Progress.Source = command, workers, role.Global, FromHook
 	j := &Job{Name: name, Roles: []Role{r}}
 	j.settle(dir)
 	return j, nil

@@ -71,7 +71,7 @@ func TestASilentFileMeansTheDocumentedDefaults(t *testing.T) {
 		Completion: Finish, State: Stateless,
 		Stop:     StopPolicy{Signal: "TERM", Grace: 30 * time.Second, GraceOnFailure: 3 * time.Second},
 		Limits:   Limits{Floor: 2 * time.Minute},
-		Progress: Progress{Expect: OnceSeen},
+		Progress: Progress{Expect: OnceSeen, Source: FromWord},
 		Restart: Restart{OnFailure: role.InPlace, EscalateAt: 3, MaxRewind: -1,
 			BackOff: BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute}},
 	}
@@ -129,8 +129,10 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 		Ports:       []Port{{"grpc", 29500}, {"http", 0}},
 		Ready:       &Probe{HTTP: &HTTPProbe{Port: "http", Path: "/health"}, Period: 2 * time.Second, Timeout: time.Second},
 		Stop:        StopPolicy{Signal: "INT", Grace: 90 * time.Second},
-		Limits:      Limits{Start: 30 * time.Minute, Heartbeat: 2 * time.Minute, Floor: 5 * time.Second},
-		Progress:    Progress{Expect: Always},
+		Alive:       &Alive{Probe: Probe{HTTP: &HTTPProbe{Port: "http", Path: "/health"}, Period: 5 * time.Second, Timeout: 3 * time.Second}, Failures: 4},
+		Limits: Limits{Start: 30 * time.Minute, Heartbeat: 2 * time.Minute, Floor: 5 * time.Second,
+			Phases: map[string]time.Duration{"checkpoint": 15 * time.Minute, "save shard": 90 * time.Second}, WarmUp: WarmUp{Steps: 3, Limit: 20 * time.Minute}},
+		Progress: Progress{Expect: Always, Source: FromHook},
 		Restart: Restart{OnFailure: role.Stop, Also: []role.Name{"critic"}, MaxRewind: 100,
 			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}},
 	}

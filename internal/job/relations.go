@@ -21,8 +21,14 @@ func (j *Job) relations() []Problem {
 		key := "roles." + string(r.Name)
 		j.references(r, key+".depends_on", r.DependsOn, wrong)
 		j.references(r, key+".restart.also", r.Restart.Also, wrong)
+		r.interpreted(key, wrong)
+		r.progress(key+".progress", wrong)
+		r.logs(key+".logs", wrong)
 		r.portsUsed(key, wrong)
-		r.probe(key+".ready", wrong)
+		r.probe(key+".ready", r.Ready, wrong)
+		if r.Alive != nil {
+			r.probe(key+".alive", &r.Alive.Probe, wrong)
+		}
 		if b := r.Restart.BackOff; b.Max < b.Base {
 			wrong(key+".restart.backoff.max", fmt.Sprintf("the longest wait, %v, is shorter than the first, %v", b.Max, b.Base), "raise max or lower base")
 		}
@@ -96,6 +102,38 @@ func (r *Role) portsUsed(key string, wrong tell) {
 			check(fmt.Sprintf("%s.ready.exec[%d]", key, i), word)
 		}
 	}
+	if r.Alive != nil {
+		for i, word := range r.Alive.Exec {
+			check(fmt.Sprintf("%s.alive.exec[%d]", key, i), word)
+		}
+	}
+}
+
+// progress checks that what is given is what the source of steps needs, no less and no more.
+func (r *Role) progress(key string, wrong tell) {
+	for _, one := range []struct {
+		source      Source
+		name, value string
+	}{{FromPattern, "pattern", r.Progress.Pattern}, {FromFile, "file", r.Progress.File}} {
+		switch is, given := r.Progress.Source == one.source, one.value != ""; {
+		case is && !given:
+			wrong(key+".source", fmt.Sprintf("there is no %s", one.name), fmt.Sprintf("say it with progress.%s", one.name))
+		case given && !is:
+			wrong(key+"."+one.name, fmt.Sprintf("steps come from %q, so this would not be looked at", r.Progress.Source), fmt.Sprintf("want source: %s, or leave it out", one.source))
+		}
+	}
+}
+
+// leastLog is the least size after which a log can begin anew, in bytes.
+const leastLog = 64 << 10
+
+func (r *Role) logs(key string, wrong tell) {
+	switch l := r.Logs; {
+	case l.MaxSize == 0 && l.Keep > 0:
+		wrong(key+".keep", "no log is ever put aside without max_size", "say after which size, such as max_size: 100Mi")
+	case l.MaxSize > 0 && l.MaxSize < leastLog:
+		wrong(key+".max_size", fmt.Sprintf("%d bytes hold too little", l.MaxSize), "want 64Ki or more")
+	}
 }
 
 func (r *Role) hasPort(name string) bool {
@@ -113,12 +151,12 @@ func (r *Role) portNames(name string) string {
 	return choices(name, "ports", names)
 }
 
-func (r *Role) probe(key string, wrong tell) {
-	if r.Ready == nil {
+func (r *Role) probe(key string, p *Probe, wrong tell) {
+	if p == nil {
 		return
 	}
 	kinds := 0
-	for _, there := range []bool{r.Ready.HTTP != nil, r.Ready.TCP != nil, r.Ready.Exec != nil, r.Ready.Notify} {
+	for _, there := range []bool{p.HTTP != nil, p.TCP != nil, p.Exec != nil, p.Notify} {
 		if there {
 			kinds++
 		}
@@ -131,11 +169,11 @@ func (r *Role) probe(key string, wrong tell) {
 			wrong(at, fmt.Sprintf("the role has no port %q", name), r.portNames(name))
 		}
 	}
-	if r.Ready.HTTP != nil {
-		port(key+".http.port", r.Ready.HTTP.Port)
+	if p.HTTP != nil {
+		port(key+".http.port", p.HTTP.Port)
 	}
-	if r.Ready.TCP != nil {
-		port(key+".tcp.port", r.Ready.TCP.Port)
+	if p.TCP != nil {
+		port(key+".tcp.port", p.TCP.Port)
 	}
 }
 

@@ -36,7 +36,8 @@ type Keeper struct {
 
 	*registry
 
-	cgroup string // folder of our own cgroup; empty: no leaves. Settled by NewKeeper.
+	cgroup   string   // folder of our own cgroup; empty: no leaves. Settled by NewKeeper.
+	oomFiles []string // where the kernel counts what it kills for want of memory
 
 	forks   chan func() // run on the one thread that forks
 	closed  chan struct{}
@@ -72,6 +73,7 @@ func NewKeeper(o Options) (*Keeper, error) {
 		registry: &program,
 		forks:    make(chan func()),
 		closed:   make(chan struct{}),
+		oomFiles: oomFiles("/"),
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		k.log.Warn("orphans of workers will not fall to us", "err", err)

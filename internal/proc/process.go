@@ -75,7 +75,7 @@ func (k *Keeper) Start(s Spec) (*Process, error) {
 	if s.DieWithParent {
 		attr.Sys.Pdeathsig = syscall.SIGKILL
 	}
-	p := &Process{keeper: k, name: s.Path, mark: lookupEnv(s.Env, Mark), pidfd: -1, done: make(chan struct{}), oom: countOOM(k.cgroup)}
+	p := &Process{keeper: k, name: s.Path, mark: lookupEnv(s.Env, Mark), pidfd: -1, done: make(chan struct{}), oom: countOOM(k.oomFiles)}
 	argv := append([]string{s.Path}, s.Args...)
 	start := func() error { return p.start(path, argv, attr) }
 	if err := k.startInLeaf(p, s.Leaf, attr.Sys, start); err != nil {
@@ -132,7 +132,7 @@ func (p *Process) read(ws syscall.WaitStatus) role.Exit {
 	case p.sent.Load()&(1<<uint(sig)) != 0:
 		e.Sender = "vigil"
 	case sig == syscall.SIGKILL && p.oom.rose(p.id.PID):
-		e.Sender = "oom-killer"
+		e.Sender = OOMKiller
 	}
 	return e
 }

@@ -27,7 +27,15 @@ func Tail(path string, n int) []string {
 		return nil
 	}
 	text, err := io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-tailBytes), tailBytes))
-	if err != nil || len(text) == 0 {
+	if err != nil {
+		return nil
+	}
+	return LastLines(text, n)
+}
+
+// LastLines returns the last n lines of a text as Tail does.
+func LastLines(text []byte, n int) []string {
+	if len(text) == 0 || n <= 0 {
 		return nil
 	}
 	text = bytes.TrimSuffix(text, []byte("\n"))

@@ -77,6 +77,9 @@ func ParseLife(s string) (Life, error) {
 	return l, nil
 }
 
+// MaxPhase is the longest name of a phase, in bytes.
+const MaxPhase = 64
+
 // Cause says what kind of failure it was.
 type Cause string
 

@@ -173,6 +173,14 @@ func (w *world) do(ctx context.Context, words []string) error {
 		return w.wait(ctx, d)
 	case "hang":
 		w.with(name, func(p *player) { p.hung[rank] = true })
+	case "quiet", "stalled", "starved":
+		w.with(name, func(p *player) { p.mood = words[0] })
+	case "well":
+		w.with(name, func(p *player) { p.mood = "" })
+	case "phase", "end-phase": // of every rank: phase ROLE NAME
+		for r := range w.actors[name].ranks {
+			w.store.Phase(w.life(name, w.actors[name].incarnation, r), words[2], words[0] == "phase", time.Now())
+		}
 	case "kill":
 		w.with(name, func(p *player) { p.ranks[rank] = false })
 		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: "SIGKILL", Exit: &role.Exit{Signal: "SIGKILL"}})
@@ -319,6 +327,16 @@ func (w *world) roleSettings(name role.Name, words []string) error {
 			w.actors[name].every = d
 		case "brief":
 			w.actors[name].brief = value == "yes"
+		case "phase": // phase=NAME:D
+			n, limit, _ := strings.Cut(value, ":")
+			d, err := time.ParseDuration(limit)
+			if err != nil {
+				return err
+			}
+			if r.Limits.Phases == nil {
+				r.Limits.Phases = map[string]time.Duration{}
+			}
+			r.Limits.Phases[n] = d
 		case "completion":
 			r.Completion = job.Completion(value)
 		case "state":

@@ -47,6 +47,7 @@ type player struct {
 	incarnation int
 	ranks       []bool // which run
 	hung        map[int]bool
+	mood        string // quiet, stalled or starved; empty: it gets on
 	step        int64
 	given       int64
 	every       time.Duration
@@ -115,7 +116,7 @@ func (w *world) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 	return max(p.step, p.given), nil
 }
 
-func (w *world) StopWorkers(ctx context.Context, name role.Name, how engine.StopKind) ([]string, error) {
+func (w *world) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
 	if err := w.took(ctx, "stop_service", name); err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (w *world) StopWorkers(ctx context.Context, name role.Name, how engine.Stop
 	slices.Sort(held)
 	w.mu.Unlock()
 	if held != nil {
-		<-time.After(map[engine.StopKind]time.Duration{engine.Wanted: 30 * time.Second, engine.AfterFailure: 3 * time.Second}[how])
+		<-time.After(map[engine.StopKind]time.Duration{engine.Wanted: 30 * time.Second, engine.AfterFailure: 3 * time.Second}[how.Kind])
 	}
 	if end != nil {
 		end()
@@ -181,7 +182,7 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	}
 	life, end := context.WithCancel(context.Background())
 	p.end, p.incarnation, p.hung = end, inc, map[int]bool{}
-	p.given, p.step = step, step
+	p.given, p.step, p.mood = step, step, ""
 	if p.startsAt >= 0 {
 		p.step = p.startsAt
 	}
@@ -222,7 +223,8 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		}
 		<-w.open()
 		w.mu.Lock()
-		if len(p.hung) == 0 { // a rank that hangs holds up its peers
+		mood := p.mood
+		if len(p.hung) == 0 && mood == "" { // a rank that hangs holds up its peers
 			p.step++
 		}
 		step := p.step
@@ -234,7 +236,14 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		}
 		w.mu.Unlock()
 		for _, r := range says {
-			w.store.Beat(w.life(name, inc, r), &step, time.Now())
+			switch mood {
+			case "":
+				w.store.Beat(w.life(name, inc, r), &step, time.Now())
+			case "stalled": // it says that it lives, and gets nowhere
+				w.store.Beat(w.life(name, inc, r), nil, time.Now())
+			case "starved": // its service says so
+				w.store.Starved(w.life(name, inc, r), every)
+			}
 		}
 	}
 }
@@ -270,7 +279,7 @@ func (w *world) start(ctx context.Context) {
 	for i := range w.job.Roles {
 		r := &w.job.Roles[i]
 		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed,
-			Limits: health.Limits{Start: r.Limits.Start, Heartbeat: r.Limits.Heartbeat, Floor: r.Limits.Floor, Expect: r.Progress.Expect}})
+			Limits: health.Limits{Start: r.Limits.Start, Heartbeat: r.Limits.Heartbeat, Floor: r.Limits.Floor, Expect: r.Progress.Expect, Phases: r.Limits.Phases}})
 		w.actors[r.Name].ranks = make([]bool, r.Workers)
 	}
 	w.store = health.NewStore(jobUID, time.Second, w.record, specs...)

@@ -12,10 +12,15 @@
 //	orders.go    what the controller tells it
 //	run.go       starting the workers of one incarnation
 //	stop.go      ending them, with proof
+//	evidence.go  what is kept of them before that, and why one has ended
 //	held.go      the devices that ended workers still hold
 //	shm.go       the shared memory that they leave behind
 //	env.go       the environment of one worker
 //	worker.go    one worker life: its words, its end
+//	output.go    what workers print: pipes that are read whatever becomes of the logs
+//	outputlog.go the logs, behind the readers' backs
+//	pattern.go   steps that are read from the output
+//	iteration.go steps that are read from a checkpoint-iteration file
 //	step.go      the role's step, and telling the workers a new one
 //	probe.go     whether a worker is ready
 //	http.go      the role's endpoints, and those of each worker life

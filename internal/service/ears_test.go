@@ -22,6 +22,10 @@ type ears struct {
 	states      []rpc.WorkerState
 	beats       []beat
 	checkpoints []int64
+	guesses     []beat
+	phases      []string
+	starved     []time.Duration
+	notices     []string
 }
 
 type beat struct {
@@ -54,6 +58,18 @@ func (e *ears) Failed(f role.Failure, _ rpc.ServiceID) {
 }
 func (e *ears) Worker(_ rpc.ServiceID, w rpc.WorkerState) {
 	e.note(func() { e.states = append(e.states, w) })
+}
+func (e *ears) Guess(l role.Life, step int64, _ time.Time) {
+	e.note(func() { e.guesses = append(e.guesses, beat{l, step, true}) })
+}
+func (e *ears) Phase(_ role.Life, name string, begin bool, _ time.Time) {
+	e.note(func() { e.phases = append(e.phases, map[bool]string{true: "+", false: "-"}[begin]+name) })
+}
+func (e *ears) Starved(_ role.Life, waited time.Duration) {
+	e.note(func() { e.starved = append(e.starved, waited) })
+}
+func (e *ears) Notice(_ role.Life, text string) {
+	e.note(func() { e.notices = append(e.notices, text) })
 }
 func (e *ears) Checkpoint(_ role.Life, step int64, _ time.Time) {
 	e.note(func() { e.checkpoints = append(e.checkpoints, step) })

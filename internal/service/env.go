@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,6 +30,8 @@ type setting struct {
 	ServiceURL   string
 	PeersFile    string
 	ErrorFile    string
+	TraceDir     string // for NCCL's flight recorder; empty: none
+	HookFolder   string // of the optimizer hook; empty without one
 }
 
 // torchNames are the variables that torchrun sets for its workers
@@ -56,7 +59,7 @@ func compose(s setting) (command, environ []string, err error) {
 			return nil, nil, fmt.Errorf("env %s of %s: %w", key, s.Life.Role, err)
 		}
 	}
-	for _, arg := range s.Role.Command {
+	for _, arg := range s.Role.Argv() {
 		arg, err := expandPorts(arg, s.Worker.GetPorts())
 		if err != nil {
 			return nil, nil, fmt.Errorf("command of %s: %w", s.Life.Role, err)
@@ -113,6 +116,9 @@ func ours(env map[string]string, s setting) {
 	})
 	for name, addrs := range s.Run.GetPeers() {
 		env["VIGIL_ROLE_"+strings.ToUpper(name)+"_ADDRS"] = addrs
+	}
+	if path := injectedPath(s.HookFolder, env); path != "" {
+		env["PYTHONPATH"] = path
 	}
 	unlessSet(env, "PYTHONUNBUFFERED", "1")
 	unlessSet(env, "WANDB_RUN_ID", s.Life.Job+"-"+string(s.Life.Role))
@@ -173,6 +179,12 @@ func torch(env map[string]string, s setting) error {
 		"TORCHELASTIC_USE_AGENT_STORE": "False",
 	})
 	unlessSet(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+	if s.TraceDir != "" { // torch adds the rank to the names
+		unlessSet(env, "TORCH_FR_BUFFER_SIZE", "2000")
+		unlessSet(env, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+		unlessSet(env, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", filepath.Join(s.TraceDir, "nccl_trace_rank_"))
+		unlessSet(env, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", filepath.Join(s.TraceDir, "nccl_pipe_rank_"))
+	}
 	if len(s.Run.GetWorkers()) > 1 {
 		unlessSet(env, "OMP_NUM_THREADS", "1")
 	}

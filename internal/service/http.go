@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vigil/internal/role"
+	"vigil/internal/wire/notify"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -16,12 +17,16 @@ import (
 // this service.
 type endpoints struct{ s *Service }
 
-var _ roleapi.Roles = endpoints{}
+var _ roleapi.Speaker = endpoints{}
 
 // serveHTTP serves the role's endpoints and those of its lives until the service is closed.
 func (s *Service) serveHTTP(l net.Listener) {
+	router := roleapi.NewRouter(l.Addr().String())
+	roleapi.Mount(router, endpoints{s})
+	roleapi.MountLives(router, endpoints{s})
+	roleapi.MountSpeech(router, endpoints{s})
 	server := &http.Server{
-		Handler:           roleapi.Handler(endpoints{s}, l.Addr().String()),
+		Handler:           router,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -67,10 +72,21 @@ func (e endpoints) MarkUnhealthy(context.Context, role.Name) error {
 func (e endpoints) Heartbeat(_ context.Context, _ role.Name, word roleapi.Word) error {
 	return e.s.heard(word.Rank, word.Life, func(w *worker, out *words) {
 		if word.Step != nil {
+			w.saysSteps = true
 			e.s.steps.said(w.life.Rank, *word.Step)
 		}
 		out.beat(w.life, word.Step)
 	})
+}
+
+// Say takes what a worker says by HTTP as if it had come by its notify socket.
+func (e endpoints) Say(_ context.Context, _ role.Name, speech roleapi.Speech) error {
+	said, junk := notify.Parse(speech.Lines)
+	err := e.s.heard(speech.Rank, speech.Life, func(w *worker, out *words) { e.s.takeAll(w, said, out) })
+	if err == nil && junk != nil {
+		return roleapi.NewProblem(http.StatusBadRequest, junk.Error())
+	}
+	return err
 }
 
 // ReportError takes a worker's report.

@@ -30,6 +30,8 @@ type Options struct {
 	Epoch           uint64        // of the controller
 	RuntimeDir      string        // for sockets; empty: the machine's default
 	LogDir          string        // workers' logs go to LOGDIR/ROLE/INC/RANK.ATTEMPT/
+	KernelLog       string        // where device errors are looked for; empty: /dev/kmsg
+	IncidentDir     string        // evidence goes to INCIDENTDIR/ID/; empty: none is kept
 	ControllerGrace time.Duration // how long it goes on without a controller
 	HTTP            string        // HOST:PORT to listen on
 	LogFormat       string        // text or json
@@ -57,6 +59,8 @@ func addFlags(fs *pflag.FlagSet, v *flagValues) {
 	fs.Uint64Var(&v.Epoch, "epoch", 0, "epoch of the controller")
 	fs.StringVar(&v.RuntimeDir, "runtime-dir", "", "directory for sockets (default: /run/vigil, or /tmp/vigil-UID)")
 	fs.StringVar(&v.LogDir, "log-dir", "", "directory for the workers' logs")
+	fs.StringVar(&v.KernelLog, "kernel-log", "", "file of the kernel's log, in which device errors are looked for (default: /dev/kmsg)")
+	fs.StringVar(&v.IncidentDir, "incident-dir", "", "directory for evidence of workers before they are ended after a failure")
 	fs.StringVar(&v.roleConfig, "role-config", "", "file with the role as the controller resolved it, JSON")
 	fs.DurationVar(&v.ControllerGrace, "controller-grace", 0, "how long the workers go on without a controller")
 	fs.StringVar(&v.HTTP, "http", "127.0.0.1:0", "address of the HTTP endpoints")

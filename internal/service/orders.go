@@ -20,11 +20,7 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 	case *api.ToService_Run:
 		answer.Step, err = s.run(ctx, o.Run)
 	case *api.ToService_Stop:
-		kind := stoppedInOrder
-		if o.Stop.GetAfterFailure() {
-			kind = stoppedAfterFailure
-		}
-		answer.Held, err = s.Stop(ctx, o.Stop.GetBelow(), kind)
+		answer.Held, err = s.stopFor(ctx, o.Stop)
 	case *api.ToService_GetStep:
 		answer.Step = s.Step()
 	case *api.ToService_SetStep:

@@ -20,11 +20,14 @@ const (
 )
 
 // probe finds out when a worker is ready, and tells it once. Without a probe it is ready since it runs.
+// One that is ready is asked whether it is alive, where the role says how.
 func (s *Service) probe(w *worker) {
-	ready := s.opts.Role.Ready
+	ready, alive := s.opts.Role.Ready, s.opts.Role.Alive
 	if ready == nil {
 		s.becomeReady(w)
-		return
+		if alive == nil {
+			return
+		}
 	}
 	s.mu.Lock()
 	ctx := s.probing
@@ -39,8 +42,14 @@ func (s *Service) probe(w *worker) {
 			case <-ctx.Done():
 			}
 		}()
-		if s.awaitReady(ctx, w, *ready) {
+		if ready != nil {
+			if !s.awaitReady(ctx, w, *ready) {
+				return
+			}
 			s.becomeReady(w)
+		}
+		if alive != nil {
+			s.stayAlive(ctx, w, *alive)
 		}
 	})
 }

@@ -44,6 +44,7 @@ func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 	}
 	step := s.beginLife(order)
 	s.beginShm()
+	noted := s.iterationFile()
 	workers, err := s.startAll(order)
 	if err != nil {
 		_, stopErr := s.endLives(ctx, 0, stoppedAfterFailure)
@@ -52,6 +53,7 @@ func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 	for _, w := range workers {
 		s.probe(w)
 	}
+	s.followIteration(noted, workers[0])
 	s.log.Info("workers started", "incarnation", order.GetIncarnation(), "workers", len(workers), "step", step)
 	return step, nil
 }
@@ -115,7 +117,11 @@ func (s *Service) startAll(order *api.Run) ([]*worker, error) {
 		}
 		set.LocalRank, set.FromFile = local, fromFile
 		w.devices = len(visible(set))
+		set.TraceDir = traceDir(w)
 		if w.command, w.env, err = compose(set); err == nil {
+			err = s.openTimers(w)
+		}
+		if err == nil {
 			err = s.start(w)
 		}
 		if err != nil {
@@ -139,7 +145,7 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 		state: role.WorkerStarting,
 	}
 	dir := filepath.Join(s.opts.LogDir, string(s.id.Role), strconv.Itoa(w.life.Incarnation), fmt.Sprintf("%d.%d", w.life.Rank, attempt))
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil && !full(err) {
 		return nil, setting{}, fmt.Errorf("make log folder of %s rank %d: %w", s.id.Role, w.life.Rank, err)
 	}
 	w.files = lifeFiles{
@@ -150,7 +156,7 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	base := filepath.Join(s.dir, randomName())
 	w.inbox = base + ".in"
 	r, err := notify.Listen(base+".up", func(said []notify.Word) { s.hear(w, said) }, func(err error) {
-		s.log.Warn("worker says what cannot be meant; more of it is counted only", "rank", w.life.Rank, "err", err)
+		s.notice(w, "it says what cannot be meant, more of which is only counted: "+err.Error())
 	})
 	if err != nil {
 		return nil, setting{}, fmt.Errorf("prepare %s rank %d: %w", s.id.Role, w.life.Rank, err)
@@ -158,29 +164,24 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	w.notify = r
 	return w, setting{
 		Base: os.Environ(), JobName: s.opts.JobName, Life: w.life, Role: &s.opts.Role, Run: order, Worker: o,
-		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError,
+		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError, HookFolder: s.hookFolder,
 		ServiceURL: "http://" + s.httpAddress + "/life/" + w.life.String(),
 	}, nil
 }
 
 // start starts the worker's process. From here on its words count.
 func (s *Service) start(w *worker) error {
-	stdout, err := appendTo(w.files.stdout)
-	if err != nil {
+	var err error
+	if w.output, err = openOutput(w.files, s.opts.Role.Logs, s.scanOf(w), func(text string) { s.notice(w, text) }); err != nil {
 		return err
 	}
-	defer stdout.Close()
-	stderr, err := appendTo(w.files.stderr)
-	if err != nil {
-		return err
-	}
-	defer stderr.Close()
+	defer w.output.started()
 	s.mu.Lock()
 	s.lives[w.life.Rank] = w
 	s.mu.Unlock()
 	p, err := s.keeper.Start(proc.Spec{
 		Path: w.command[0], Args: w.command[1:], Dir: s.opts.Role.Workdir, Env: w.env,
-		Stdout: stdout, Stderr: stderr,
+		Stdout: w.output.childEnds[0], Stderr: w.output.childEnds[1],
 		Leaf: fmt.Sprintf("vigil-%s/%s.%d/%d.%d.%d", s.opts.JobUID, s.id.Role, s.id.Index,
 			w.life.Incarnation, w.life.Rank, w.life.Attempt),
 		DieWithParent: true,
@@ -198,6 +199,10 @@ func (s *Service) start(w *worker) error {
 // discard removes what a life needed only while it ran. The logs stay.
 func (s *Service) discard(w *worker) {
 	w.notify.Close()
+	w.timers.close()
+	if w.output != nil {
+		w.output.close()
+	}
 	if err := os.Remove(w.inbox); err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.log.Warn("inbox is left behind", "path", w.inbox, "err", err)
 	}
@@ -216,14 +221,6 @@ func (s *Service) readEnvFile() (map[string]string, error) {
 		env[key] = value
 	}
 	return env, nil
-}
-
-func appendTo(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
-	}
-	return f, nil
 }
 
 // randomName returns 16 hexadecimal digits that nobody can guess.

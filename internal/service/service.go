@@ -32,6 +32,7 @@ type Service struct {
 	runtime     proc.Dir
 	dir         string // its path
 	peersFile   string // VIGIL_PEERS_FILE
+	hookFolder  string // of the optimizer hook; empty for a role that does not have it
 	httpAddress string
 
 	turn         chan struct{} // held by the order that starts or ends workers
@@ -82,8 +83,12 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 		return nil, err
 	}
 	s.atEnd(func() { s.keeper.Close() })
+	if s.hookFolder, err = writeHook(&o.Role, o.LogDir); err != nil {
+		log.Warn("optimizer steps are not counted", "err", err)
+	}
 	closed := make(chan struct{})
 	s.followShm(closed)
+	s.followStarved(closed)
 	s.atEnd(func() { close(closed) })
 	socket, err := s.openSocket(dir)
 	if err != nil {

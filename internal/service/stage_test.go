@@ -116,7 +116,7 @@ func (s *stage) start() {
 		s.t.Fatal(err)
 	}
 	s.service = exec.Command(s.program, "--job-uid="+s.uid, "--job-name=tiny", "--role="+string(s.role.Name), "--node=here",
-		"--runtime-dir="+s.runtimeDir(), "--log-dir="+s.logDir(), "--role-config="+path, "--controller-grace="+s.grace.String())
+		"--runtime-dir="+s.runtimeDir(), "--log-dir="+s.logDir(), "--incident-dir="+s.incidentDir(), "--role-config="+path, "--controller-grace="+s.grace.String())
 	// A race-detecting program would wait for a second before it ends.
 	s.service.Env = append(os.Environ(), playAs+"=service", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"), "VIGIL_OPT_TOKEN=secret", "VIGIL_OPT_CONTROLLER=unix://"+s.door.path)
 	s.service.Env = append(s.service.Env, s.env...)
@@ -179,6 +179,9 @@ func (s *stage) joined() {
 
 func (s *stage) runtimeDir() string { return filepath.Join(s.dir, "run") }
 func (s *stage) logDir() string     { return filepath.Join(s.dir, "logs") }
+func (s *stage) incidentDir() string {
+	return filepath.Join(s.dir, "incidents")
+}
 
 // log returns what a worker life has written.
 func (s *stage) log(inc, rank int, name string) string {

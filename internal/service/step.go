@@ -27,6 +27,9 @@ func (s *steps) said(rank int, step int64) {
 	}
 }
 
+// forget drops what a rank is taken to have said.
+func (s *steps) forget(rank int) { delete(s.spoken, rank) }
+
 // took notes that a rank goes on from step, even if that is lower than what it said before.
 func (s *steps) took(rank int, step int64) { s.spoken[rank] = step }
 

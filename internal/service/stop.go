@@ -19,7 +19,7 @@ type stopKind int
 
 const (
 	stoppedInOrder      stopKind = iota // a wanted end: the role's grace
-	stoppedAfterFailure                 // a rank of the role has failed: the short grace
+	stoppedAfterFailure                 // a rank of the role has failed: the short grace, unless a worker saves its work
 	stoppedBetween                      // only what ended lives have left behind: none
 )
 
@@ -40,7 +40,11 @@ func (s *Service) Stop(ctx context.Context, below uint64, kind stopKind) (held [
 // endLives is Stop for those whose turn it is. Once begun it goes on to the proof, whatever becomes of
 // ctx: a stop that is given up half way would leave a life that nobody counts.
 func (s *Service) endLives(ctx context.Context, below uint64, kind stopKind) ([]string, error) {
-	lives := s.beginStop(below)
+	return s.endThese(ctx, kind, s.beginStop(below))
+}
+
+// endThese ends the lives that beginStop has returned.
+func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) ([]string, error) {
 	if len(lives) == 0 {
 		return nil, nil
 	}
@@ -131,6 +135,9 @@ func (s *Service) stopSpec(kind stopKind) proc.StopSpec {
 		spec.Grace = policy.Grace
 	case stoppedAfterFailure:
 		spec.Grace = policy.GraceOnFailure
+		if s.isSaving() {
+			spec.Grace = max(spec.Grace, policy.Grace)
+		}
 	case stoppedBetween:
 	}
 	return spec

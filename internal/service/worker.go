@@ -1,11 +1,10 @@
 package service
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vigil/api"
 	"vigil/internal/proc"
@@ -28,6 +27,8 @@ type worker struct {
 	files   lifeFiles
 	inbox   string
 	notify  *notify.Receiver
+	output  *output
+	timers  *fileTimers // nil: it does not ask for them
 	proc    *proc.Process
 	ready   chan struct{} // closed at READY=1
 	ended   chan struct{} // closed when its end has been told
@@ -42,6 +43,11 @@ type worker struct {
 	reported  string // the first error that it reported
 	sent      sent   // what of that the controller was told
 	told      *toldStep
+	memory    memory
+	phases    phases
+	starved   time.Time // when it was last seen to wait for a CPU
+	saysSteps bool      // it says its steps itself: none is guessed
+	guessed   int64     // the highest step that was guessed
 }
 
 // sent says which report of a life the controller has been told.
@@ -95,6 +101,7 @@ func (s *Service) change(f func(*words)) {
 	var out words
 	s.mu.Lock()
 	f(&out)
+	s.remember(&out)
 	s.mu.Unlock()
 	for _, b := range out.beats {
 		s.link.Beat(b)
@@ -108,16 +115,26 @@ func (s *Service) change(f func(*words)) {
 // stopped, are dropped.
 func (s *Service) hear(w *worker, said []notify.Word) {
 	s.change(func(out *words) {
-		if !s.listensTo(w) {
-			return
-		}
-		for _, word := range said { // fatal holds for the errors beside it, whichever comes first
-			w.fatal = w.fatal || word.Kind == notify.Fatal
-		}
-		for _, word := range said {
-			s.take(w, word, out)
+		if s.listensTo(w) {
+			s.takeAll(w, said, out)
 		}
 	})
+}
+
+// takeAll takes words that were said together. Service.mu is held.
+func (s *Service) takeAll(w *worker, said []notify.Word, out *words) {
+	hook := false
+	for _, word := range said { // these hold for the words beside them, whichever comes first
+		w.fatal = w.fatal || word.Kind == notify.Fatal
+		hook = hook || word.Kind == notify.Guessed
+	}
+	for _, word := range said {
+		if hook && word.Kind == notify.Step {
+			s.guess(w, word.Number, out)
+			continue
+		}
+		s.take(w, word, out)
+	}
 }
 
 // listensTo says whether words of a life count. Service.mu is held.
@@ -138,6 +155,10 @@ func (s *Service) take(w *worker, word notify.Word, out *words) {
 	case notify.Alive:
 		out.beat(w.life, nil)
 	case notify.Step:
+		if !w.saysSteps {
+			w.saysSteps = true
+			s.steps.forget(w.life.Rank) // what was guessed may have counted something else
+		}
 		s.steps.said(w.life.Rank, word.Number)
 		out.beat(w.life, &word.Number)
 	case notify.Ack:
@@ -159,10 +180,24 @@ func (s *Service) take(w *worker, word notify.Word, out *words) {
 	case notify.Checkpoint:
 		out.other = append(out.other, &api.FromService{Word: &api.FromService_Checkpoint{
 			Checkpoint: &api.Checkpoint{Life: rpc.WireLife(w.life), Step: word.Number}}})
+	case notify.Armed:
+		w.memory.faultHandler = unix.SignalNum(word.Text)
+	case notify.PhaseBegin, notify.PhaseEnd, notify.PhaseNext:
+		s.takePhase(w, word, out)
+	case notify.Guessed: // hear has looked at it
 	case notify.Stopping, notify.Extend:
 		// A worker that ends is known by its end, and no limit of the service can be lengthened: the
 		// words are part of the convention and change nothing.
 	}
+}
+
+// notice tells a person what should be known of a worker and what is no failure.
+func (s *Service) notice(w *worker, text string) {
+	s.log.Warn(text, "rank", w.life.Rank, "incarnation", w.life.Incarnation)
+	s.change(func(out *words) {
+		out.other = append(out.other, &api.FromService{Word: &api.FromService_Notice{
+			Notice: &api.Notice{Life: rpc.WireLife(w.life), Text: text}}})
+	})
 }
 
 // statusEvery is how often the controller hears of new STATUS= words at most.
@@ -210,11 +245,12 @@ func (s *Service) report(w *worker, text string, out *words) {
 func (s *Service) watch(w *worker) {
 	<-w.proc.Done()
 	w.notify.Drain()
+	w.output.drain()
 	exit := w.proc.Exit()
 	if exit.Signal != "" || exit.Code != 0 {
-		exit.Tail = proc.Tail(w.files.stderr, tailLines)
+		exit.Tail = w.output.stderr.last(tailLines)
 	}
-	raised := raisedError(w.files.torchError)
+	why := s.cause(w, exit)
 	s.change(func(out *words) {
 		w.exit = &exit
 		switch {
@@ -224,7 +260,7 @@ func (s *Service) watch(w *worker) {
 			w.state = role.WorkerFinished
 		default:
 			w.state = role.WorkerDown
-			out.failure(w.failure(exit, raised))
+			out.failure(w.failure(why))
 		}
 		out.state(w)
 	})
@@ -232,45 +268,13 @@ func (s *Service) watch(w *worker) {
 	close(w.ended)
 }
 
-// failure is the end of a worker that should not have ended so. What it reported before says more than
-// its status does, and so does what torchelastic's error file holds.
-func (w *worker) failure(exit role.Exit, raised string) role.Failure {
-	f := role.Failure{Life: w.life, Cause: role.Exited, Detail: exit.String(), Fatal: w.fatal, At: time.Now(), Exit: &exit, Log: w.files.stderr}
-	switch {
-	case w.reported != "":
+// failure completes why a worker has ended by what it said itself. Service.mu is held.
+func (w *worker) failure(f role.Failure) role.Failure {
+	f.Fatal = w.fatal
+	if w.reported != "" && f.Exit.Sender != proc.OOMKiller && f.Cause == role.Exited {
 		f.Detail = w.reported
-	case raised != "":
-		f.Detail = raised
 	}
 	return f
-}
-
-// maxErrorFile bounds what is read of a torchelastic error file, in bytes.
-const maxErrorFile = 1 << 20
-
-// raisedError reads what torch.distributed.elastic's @record writes when its function raises: JSON with
-// "message", which is a text or holds "message" again
-// (torch/distributed/elastic/multiprocessing/errors/error_handler.py). Empty if there is none.
-func raisedError(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || info.Size() > maxErrorFile {
-		return ""
-	}
-	src, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	var file struct{ Message json.RawMessage }
-	var text string
-	var nested struct{ Message string }
-	switch {
-	case json.Unmarshal(src, &file) != nil:
-		return ""
-	case json.Unmarshal(file.Message, &text) == nil:
-	case json.Unmarshal(file.Message, &nested) == nil:
-		text = nested.Message
-	}
-	return strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
 }
 
 // heard takes a word that came by HTTP; life is the one it names, or empty for the current one.

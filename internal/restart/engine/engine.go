@@ -9,6 +9,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -97,12 +98,13 @@ type roleState struct {
 	why         string
 	incarnation int
 	begun       bool
-	mayRun      bool   // workers of it were told to run and are not proved gone
-	unwell      bool   // something of the workers that run, or ran last, has failed
-	byHand      bool   // stopped by an operator
-	decided     int    // newest incarnation that a decision was made about
-	incident    string // of that decision
-	step        int64  // to resume from
+	mayRun      bool       // workers of it were told to run and are not proved gone
+	unwell      bool       // something of the workers that run, or ran last, has failed
+	cause       role.Cause // of their first failure; empty while they are well
+	byHand      bool       // stopped by an operator
+	decided     int        // newest incarnation that a decision was made about
+	incident    string     // of that decision
+	step        int64      // to resume from
 }
 
 // New returns an engine that has begun nothing.
@@ -216,7 +218,8 @@ func (e *Engine) take(f role.Failure) {
 	at := e.state(f.Life.Role)
 	if f.Cause != role.Operator && (f.Life.Incarnation == 0 || f.Life.Incarnation >= at.incarnation) {
 		e.mu.Lock()
-		e.roles[f.Life.Role].unwell = true
+		st := e.roles[f.Life.Role]
+		st.unwell, st.cause = true, cmp.Or(st.cause, f.Cause)
 		e.mu.Unlock()
 	}
 	ev := event.New(time.Now(), event.Failure)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -200,6 +201,24 @@ func TestAFailedRolesPeersGetTheShortGraceAlsoWhenItsRepairIsOverruled(t *testin
 		ending(t, s)
 		if s.count("stopped critic wanted") != 1 {
 			t.Errorf("the next life inherits the short grace: %v", s.calls)
+		}
+	})
+}
+
+// shows: A13
+func TestAStopNamesItsIncidentAndWhyItsOwnRoleFailedAlsoWhenItsRepairIsOverruled(t *testing.T) {
+	play(t, []job.Role{roleOf("actor"), roleOf("critic"), roleOf("reward")}, func(t *testing.T, s *stage) {
+		s.slow("read_step critic", 500*time.Millisecond)
+		s.engine.Found([]role.Failure{s.failure("critic", role.Silent)}, nil)
+		wait(100 * time.Millisecond)
+		s.fail("actor")
+		wait(10 * time.Second)
+		s.engine.StopJob("enough", 0)
+		ending(t, s)
+		for _, want := range []string{"critic after_failure 2 silent", "actor after_failure 2 exited", "reward wanted 2 ", "critic wanted  "} {
+			if !slices.Contains(s.stops, want) {
+				t.Errorf("%q is not among %q", want, s.stops)
+			}
 		}
 	})
 }

@@ -129,9 +129,9 @@ func (e *Engine) resumeStep(r *run, name role.Name) int64 {
 
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
 	cfg, _ := e.Job.Role(name)
-	how, grace := Wanted, cfg.Stop.Grace
+	how, grace := Stop{Kind: Wanted, Incident: r.why.incident, Cause: e.state(name).cause}, cfg.Stop.Grace
 	if e.state(name).unwell {
-		how, grace = AfterFailure, cfg.Stop.GraceOnFailure
+		how.Kind, grace = AfterFailure, cfg.Stop.GraceOnFailure
 	}
 	var held []string
 	res := bounded(ctx, grace+stopLimit, func(ctx context.Context) (err error) {
@@ -192,7 +192,7 @@ func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result 
 	e.Health.Begin(name, step)
 	e.mu.Lock()
 	st := e.roles[name]
-	st.begun, st.mayRun, st.unwell, st.byHand, st.step, st.state, st.why = true, true, false, false, step, role.Starting, "its workers start"
+	st.begun, st.mayRun, st.unwell, st.cause, st.byHand, st.step, st.state, st.why = true, true, false, "", false, step, role.Starting, "its workers start"
 	e.mu.Unlock()
 	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
 	res.step = &step

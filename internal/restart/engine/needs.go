@@ -13,7 +13,7 @@ type Crew interface {
 	ReadStep(ctx context.Context, name role.Name) (int64, error)
 	// StopWorkers ends the role's workers and answers when it is proved that nothing of them is left.
 	// held names who did not go by itself. A role that has no service has no workers.
-	StopWorkers(ctx context.Context, name role.Name, how StopKind) (held []string, err error)
+	StopWorkers(ctx context.Context, name role.Name, how Stop) (held []string, err error)
 	// Delete ends the role's services, or those of them that cannot be kept.
 	Delete(ctx context.Context, name role.Name, which DeleteKind) error
 	// Start sees to it that idle services stand for the role where it is placed.
@@ -22,6 +22,13 @@ type Crew interface {
 	WriteStep(ctx context.Context, name role.Name, step int64) error
 	// Run starts the workers of an incarnation.
 	Run(ctx context.Context, name role.Name, incarnation int, step int64) error
+}
+
+// Stop says how and why workers are stopped. With an incident what can be known of them is kept first.
+type Stop struct {
+	Kind     StopKind
+	Incident string     // that the stop belongs to; empty: none
+	Cause    role.Cause // of the role's own failure; empty for a role that was well
 }
 
 // StopKind says why workers are stopped, and so how long they are given.

@@ -28,6 +28,7 @@ type stage struct {
 
 	mu     sync.Mutex
 	calls  []string // "verb role"
+	stops  []string // "role kind incident cause"
 	events []event.Event
 	hooks  map[string]func(context.Context) error // by call
 	inc    map[role.Name]int
@@ -87,11 +88,12 @@ func (s *stage) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 	return s.steps[name] + s.wrong[name], err
 }
 
-func (s *stage) StopWorkers(ctx context.Context, name role.Name, how engine.StopKind) ([]string, error) {
+func (s *stage) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
 	err := s.call(ctx, "stop", name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls[slices.Index(s.calls, "stop "+string(name))] = fmt.Sprintf("stopped %s %s", name, how)
+	s.calls[slices.Index(s.calls, "stop "+string(name))] = fmt.Sprintf("stopped %s %s", name, how.Kind)
+	s.stops = append(s.stops, fmt.Sprintf("%s %s %s %s", name, how.Kind, how.Incident, how.Cause))
 	if err == nil {
 		delete(s.begun, name)
 	}

@@ -44,6 +44,7 @@ type Role struct {
 	Incarnation   int        `json:"incarnation" doc:"Which life of the role this is, from 1; 0 before the first."`
 	State         role.State `json:"state" doc:"What the role is doing." enum:"pending,starting,running,repairing,back_off,stopped,finished,failed"`
 	Why           string     `json:"why" doc:"Why it is in that state; may be empty."`
+	Watched       string     `json:"watched" doc:"In words, what would show that it is unwell, and where its steps come from." example:"exit and heartbeats, learned limit 2m0s"`
 	Workers       []Worker   `json:"workers" nullable:"false" doc:"By rank."`
 }
 
@@ -88,6 +89,7 @@ type Incident struct {
 	FirstStep   *time.Time    `json:"first_step" nullable:"true" doc:"When the new life first spoke."`
 	Held        []string      `json:"held,omitempty" nullable:"false" doc:"Who held on when it was stopped."`
 	Error       string        `json:"error,omitempty" doc:"Why the repair did not succeed."`
+	Evidence    []string      `json:"evidence,omitempty" nullable:"false" doc:"Paths of what was kept of the workers before they were ended; only where one incident is asked for."`
 	Events      []event.Event `json:"events,omitempty" nullable:"false" doc:"What happened, oldest first; only where one incident is asked for."`
 }
 

@@ -13,7 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"vigil/internal/role"
 )
 
 // MaxDatagram is the longest datagram that is read, in bytes. A longer one is junk as a whole.
@@ -38,10 +43,15 @@ const (
 	Fatal                      // X_VIGIL_FATAL=1: restarting cannot help
 	Checkpoint                 // X_VIGIL_CHECKPOINT=n: the work of step n is saved completely
 	Ack                        // X_VIGIL_ACK=k: the order with SEQ=k has been taken
+	PhaseBegin                 // X_VIGIL_PHASE=+NAME: a stretch of work with that name begins
+	PhaseEnd                   // X_VIGIL_PHASE=-NAME: it ends
+	PhaseNext                  // X_VIGIL_PHASE=NAME: the one begun so before ends, this one begins
+	Guessed                    // X_VIGIL_SOURCE=hook: the steps beside it were not said by the program itself
+	Armed                      // X_VIGIL_FAULTHANDLER=SIGNAME: that signal makes the worker write its stacks
 )
 
-// Word is one line that was understood. Text is set for Status and Error, Number for Step,
-// Checkpoint and Ack, Time for Extend.
+// Word is one line that was understood. Text is set for Status, Error, the phases, Guessed (the source)
+// and Armed (the signal, such as "SIGUSR1"), Number for Step, Checkpoint and Ack, Time for Extend.
 type Word struct {
 	Kind   Kind
 	Text   string
@@ -113,6 +123,18 @@ func parseLine(line string) (w Word, known bool, err error) {
 		return number(Checkpoint, key, value)
 	case "X_VIGIL_ACK":
 		return number(Ack, key, value)
+	case "X_VIGIL_PHASE":
+		return phase(value)
+	case "X_VIGIL_SOURCE":
+		if value != "hook" {
+			return Word{}, false, fmt.Errorf("%s=%s: want hook", key, quote(value))
+		}
+		return Word{Kind: Guessed, Text: value}, true, nil
+	case "X_VIGIL_FAULTHANDLER":
+		if unix.SignalNum(value) == 0 {
+			return Word{}, false, fmt.Errorf("%s=%s: want the name of a signal, such as SIGUSR1", key, quote(value))
+		}
+		return Word{Kind: Armed, Text: value}, true, nil
 	case "EXTEND_TIMEOUT_USEC":
 		w, known, err = number(Extend, key, value)
 		// What overflows a Duration means for ever, and is cut to the longest there is.
@@ -129,6 +151,26 @@ func flag(kind Kind, key, value string) (Word, bool, error) {
 		return Word{}, false, fmt.Errorf("%s=%s: want 1", key, quote(value))
 	}
 	return Word{Kind: kind}, true, nil
+}
+
+// phase reads the value of X_VIGIL_PHASE: a name, with + or - before it or neither.
+func phase(value string) (Word, bool, error) {
+	kind, name := PhaseNext, value
+	switch {
+	case strings.HasPrefix(value, "+"):
+		kind, name = PhaseBegin, value[1:]
+	case strings.HasPrefix(value, "-"):
+		kind, name = PhaseEnd, value[1:]
+	}
+	switch {
+	case name == "":
+		return Word{}, false, errors.New("X_VIGIL_PHASE: want the name of a phase, with + or - before it or neither")
+	case len(name) > role.MaxPhase:
+		return Word{}, false, fmt.Errorf("X_VIGIL_PHASE=%s: a name of %d bytes, %d are the most", quote(value), len(name), role.MaxPhase)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return Word{}, false, fmt.Errorf("X_VIGIL_PHASE=%s: a name with control characters", quote(value))
+	}
+	return Word{Kind: kind, Text: name}, true, nil
 }
 
 // number reads a key whose value is a decimal integer from 0 to 2^63-1.

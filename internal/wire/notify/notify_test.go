@@ -39,6 +39,17 @@ func TestADatagramIsReadLineByLine(t *testing.T) {
 		{"a flag that is not 1 is junk", "READY=yes", nil, `READY="yes"`},
 		{"what is not UTF-8 is junk as a whole", "READY=1\nSTATUS=\xff\xfe", nil, "UTF-8"},
 		{"what is too long is junk as a whole", "READY=1\n" + strings.Repeat("x", MaxDatagram), nil, "more than 65536 bytes"},
+		{"phases are opened, closed and followed by the next", "X_VIGIL_PHASE=+eval\nX_VIGIL_PHASE=-eval\nX_VIGIL_PHASE=save shard",
+			[]Word{{Kind: PhaseBegin, Text: "eval"}, {Kind: PhaseEnd, Text: "eval"}, {Kind: PhaseNext, Text: "save shard"}}, ""},
+		{"a phase without a name is junk", "X_VIGIL_PHASE=+", nil, "want the name of a phase"},
+		{"a phase name of 10 kB is refused, the other lines count", "X_VIGIL_PHASE=+" + strings.Repeat("p", 10_000) + "\nX_VIGIL_STEP=1",
+			[]Word{{Kind: Step, Number: 1}}, "a name of 10000 bytes, 64 are the most"},
+		{"a phase name of 64 bytes is the longest", "X_VIGIL_PHASE=" + strings.Repeat("p", 64), []Word{{Kind: PhaseNext, Text: strings.Repeat("p", 64)}}, ""},
+		{"a phase name that would steer a terminal is junk", "X_VIGIL_PHASE=a\x1b[2J", nil, "control characters"},
+		{"a hook says that it guesses", "X_VIGIL_SOURCE=hook\nX_VIGIL_STEP=3", []Word{{Kind: Guessed, Text: "hook"}, {Kind: Step, Number: 3}}, ""},
+		{"a source that nobody knows is junk", "X_VIGIL_SOURCE=stars\nX_VIGIL_STEP=3", []Word{{Kind: Step, Number: 3}}, "want hook"},
+		{"a signal that is armed is named", "X_VIGIL_FAULTHANDLER=SIGUSR1", []Word{{Kind: Armed, Text: "SIGUSR1"}}, ""},
+		{"a signal that does not exist is junk", "X_VIGIL_FAULTHANDLER=USR", nil, "want the name of a signal"},
 		{"an endless extension is cut, not wrapped", "EXTEND_TIMEOUT_USEC=9223372036854775807", []Word{{Kind: Extend, Time: math.MaxInt64 / 1000 * 1000}}, ""},
 	}
 	for _, tt := range tests {

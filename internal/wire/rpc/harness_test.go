@@ -68,6 +68,12 @@ func (r *recorder) Failed(f role.Failure, id ServiceID) {
 func (r *recorder) Worker(id ServiceID, w WorkerState) {
 	r.note("worker %s %s %s", id, w.Life, w.State)
 }
+func (r *recorder) Guess(l role.Life, step int64, _ time.Time) { r.note("guess %s step=%d", l, step) }
+func (r *recorder) Phase(l role.Life, name string, begin bool, _ time.Time) {
+	r.note("phase %s %s begin=%v", l, name, begin)
+}
+func (r *recorder) Starved(l role.Life, waited time.Duration) { r.note("starved %s %s", l, waited) }
+func (r *recorder) Notice(l role.Life, text string)           { r.note("notice %s %s", l, text) }
 func (r *recorder) Checkpoint(l role.Life, step int64, _ time.Time) {
 	r.note("checkpoint %s %d", l, step)
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"vigil/api"
+	"vigil/internal/role"
 )
 
 // helloDeadline is how long an opened stream may take to say who it is.
@@ -221,7 +222,11 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 				h.o.Dropped(of.reg.ID, err.Error())
 				continue
 			}
-			h.o.Ears.Beat(life, b.Step, b.HasStep, before(now, b.AgeMs))
+			if b.Guessed && b.HasStep {
+				h.o.Ears.Guess(life, b.Step, before(now, b.AgeMs))
+			} else {
+				h.o.Ears.Beat(life, b.Step, b.HasStep, before(now, b.AgeMs))
+			}
 		}
 	case *api.FromService_Failure:
 		f, err := readFailure(h.o.JobUID, of.reg.ID.Role, w.Failure, now)
@@ -239,12 +244,42 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 			return
 		}
 		h.o.Ears.Checkpoint(life, w.Checkpoint.Step, before(now, w.Checkpoint.AgeMs))
+	case *api.FromService_Phase, *api.FromService_Starved:
+		h.hearWatch(of, word, now)
+	case *api.FromService_Notice:
+		life, err := readLife(h.o.JobUID, of.reg.ID.Role, w.Notice.GetLife())
+		if err != nil {
+			h.o.Dropped(of.reg.ID, err.Error())
+			return
+		}
+		h.o.Ears.Notice(life, w.Notice.Text)
 	case *api.FromService_Answer:
 		if !ses.answer(w.Answer) {
 			h.o.Log.Debug("answer that nobody waits for", "service", of.reg.Name(), "id", w.Answer.Id)
 		}
 	default: // a second hello, or a word of a newer service
 		h.o.Dropped(of.reg.ID, fmt.Sprintf("word not understood: %T", word.Word))
+	}
+}
+
+// hearWatch hands on what changes how a worker's silence is judged.
+func (h *Hub) hearWatch(of *service, word *api.FromService, now time.Time) {
+	said := word.GetPhase().GetLife()
+	if s := word.GetStarved(); s != nil {
+		said = s.Life
+	}
+	life, err := readLife(h.o.JobUID, of.reg.ID.Role, said)
+	p := word.GetPhase()
+	switch {
+	case err != nil:
+		h.o.Dropped(of.reg.ID, err.Error())
+	case p == nil:
+		waited := min(max(word.GetStarved().WaitedMs, 0), maxAge.Milliseconds())
+		h.o.Ears.Starved(life, time.Duration(waited)*time.Millisecond)
+	case p.Name == "" || len(p.Name) > role.MaxPhase:
+		h.o.Dropped(of.reg.ID, fmt.Sprintf("a phase with a name of %d bytes", len(p.Name)))
+	default:
+		h.o.Ears.Phase(life, p.Name, p.Begin, before(now, p.AgeMs))
 	}
 }
 

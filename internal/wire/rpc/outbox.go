@@ -16,7 +16,7 @@ const (
 	// maxQueued bounds the words that wait while there is no stream; the oldest go first.
 	maxQueued = 1024
 	// sayAgain is how far back words of a broken stream are said again on the next one: they may have
-	// been written and not read. Failures and checkpoints bear repetition.
+	// been written and not read. Failures, checkpoints and phases bear repetition.
 	sayAgain = 2 * time.Second
 )
 
@@ -57,13 +57,15 @@ func (o *outbox) signal() {
 	}
 }
 
-// word queues a word; the oldest is dropped if there are too many.
+// word queues a word; the oldest is dropped if there are too many, phases before others.
 func (o *outbox) word(w *api.FromService, now time.Time) {
 	o.mu.Lock()
 	o.words = append(o.words, queued{word: w, at: now})
-	if over := len(o.words) - maxQueued; over > 0 {
-		o.words = slices.Delete(o.words, 0, over)
-		o.dropped += over
+	for len(o.words) > maxQueued {
+		// A worker may say phases without end: of what is lost, they go first.
+		oldest := max(slices.IndexFunc(o.words, func(q queued) bool { return q.word.GetPhase() != nil }), 0)
+		o.words = slices.Delete(o.words, oldest, oldest+1)
+		o.dropped++
 	}
 	o.mu.Unlock()
 	o.signal()
@@ -75,7 +77,7 @@ func (o *outbox) beat(b *api.Beat, now time.Time) {
 	key := lifeKey{l.GetIncarnation(), l.GetRank(), l.GetAttempt()}
 	o.mu.Lock()
 	if was := o.beats[key]; was != nil && was.HasStep && !b.HasStep {
-		b.HasStep, b.Step = true, was.Step
+		b.HasStep, b.Step, b.Guessed = true, was.Step, was.Guessed
 	}
 	o.beats[key], o.said[key] = b, now
 	o.mu.Unlock()
@@ -112,7 +114,7 @@ func (o *outbox) take(now time.Time) ([]queued, time.Duration) {
 // sent notes that a word went out.
 func (o *outbox) sent(q queued, now time.Time) {
 	switch q.word.Word.(type) {
-	case *api.FromService_Failure, *api.FromService_Checkpoint:
+	case *api.FromService_Failure, *api.FromService_Checkpoint, *api.FromService_Phase:
 	default:
 		return
 	}
@@ -179,6 +181,10 @@ func (q queued) aged(now time.Time) *api.FromService {
 	case *api.FromService_Checkpoint:
 		c := proto.CloneOf(q.word)
 		c.GetCheckpoint().AgeMs = w.Checkpoint.AgeMs + passed
+		return c
+	case *api.FromService_Phase:
+		c := proto.CloneOf(q.word)
+		c.GetPhase().AgeMs = w.Phase.AgeMs + passed
 		return c
 	}
 	return q.word

@@ -70,6 +70,25 @@ func TestWordsWaitInOrderWithTheirAgeAndTheOldestGoFirst(t *testing.T) {
 	}
 }
 
+func TestPhasesAreDroppedBeforeFailuresAndSaidAgainAfterABreak(t *testing.T) {
+	o := newOutbox()
+	now := time.Unix(1000, 0)
+	o.word(failure("first"), now)
+	for range 2 * maxQueued {
+		o.word(&api.FromService{Word: &api.FromService_Phase{Phase: &api.Phase{Name: "step", Begin: true}}}, now)
+	}
+	batch, _ := o.take(now)
+	if len(batch) != maxQueued || batch[0].word.GetFailure() == nil {
+		t.Errorf("%d words kept, the first is %v", len(batch), batch[0].word)
+	}
+	o.sent(batch[1], now)
+	o.broke(nil, now)
+	batch, _ = o.take(now)
+	if len(batch) != 1 || batch[0].aged(now.Add(time.Second)).GetPhase().GetAgeMs() != 1000 {
+		t.Errorf("after a break: %v", batch)
+	}
+}
+
 func TestANewSessionDropsStatesAndAnswersOfTheOld(t *testing.T) {
 	o := newOutbox()
 	now := time.Unix(1000, 0)

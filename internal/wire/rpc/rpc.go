@@ -95,6 +95,14 @@ type Ears interface {
 	Lost(Registration, string)
 	// Beat hands on a worker's word that it gets on; at is when it was said.
 	Beat(life role.Life, step int64, hasStep bool, at time.Time)
+	// Guess hands on a step that the service has guessed from a worker's output, a file or a hook.
+	Guess(life role.Life, step int64, at time.Time)
+	// Phase says that a worker has entered a phase, or with begin false left it.
+	Phase(life role.Life, name string, begin bool, at time.Time)
+	// Starved says for how long lately a silent worker has waited for a CPU.
+	Starved(life role.Life, waited time.Duration)
+	// Notice says what a person should know of a worker and what is no failure.
+	Notice(life role.Life, text string)
 	// Failed hands on a failure that a service reports.
 	Failed(role.Failure, ServiceID)
 	// Worker hands on what a worker is doing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,33 @@ func TestASessionBringsWhatRunsAlreadyAndWhatHappens(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("heard\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestPhasesGuessesAndHungerAreHandedOnAndWhatCannotBeOneIsDropped(t *testing.T) {
+	h := startHub(t, "", nil)
+	l := startLink(t, h.target(), nil)
+	if err := h.WaitJoined(t.Context(), critic, os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	phase := func(name string, begin bool) {
+		l.Send(&api.FromService{Word: &api.FromService_Phase{Phase: &api.Phase{Life: WireLife(life(1, 0)), Name: name, Begin: begin}}})
+	}
+	phase("", true)
+	phase(strings.Repeat("p", 65), true)
+	l.Send(&api.FromService{Word: &api.FromService_Phase{Phase: &api.Phase{Name: "of no life"}}})
+	phase("eval", true)
+	phase("eval", false)
+	l.Send(&api.FromService{Word: &api.FromService_Starved{Starved: &api.Starved{Life: WireLife(life(1, 0)), WaitedMs: 1500}}})
+	l.Send(&api.FromService{Word: &api.FromService_Notice{Notice: &api.Notice{Life: WireLife(life(1, 0)), Text: "its log cannot be written"}}})
+	l.Beat(&api.Beat{Life: WireLife(life(1, 1)), HasStep: true, Step: 41, Guessed: true})
+	h.ears.await(t, 1, "notice rl-0123abcd/critic/1/0/1 its log cannot be written")
+	h.ears.await(t, 1, "guess rl-0123abcd/critic/1/1/1 step=41")
+	h.ears.await(t, 1, "starved rl-0123abcd/critic/1/0/1 1.5s")
+	got := slices.DeleteFunc(h.ears.all(), func(line string) bool { return !strings.HasPrefix(line, "phase") })
+	want := []string{"phase rl-0123abcd/critic/1/0/1 eval begin=true", "phase rl-0123abcd/critic/1/0/1 eval begin=false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("heard %q, want %q", got, want)
 	}
 }
 

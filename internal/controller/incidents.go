@@ -1,0 +1,180 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"vigil/internal/event"
+	"vigil/internal/role"
+	"vigil/internal/wire/httpapi"
+)
+
+const (
+	writeEvery   = 200 * time.Millisecond // between two looks for incidents that have changed
+	mostEvidence = 1000                   // paths that are shown of one incident
+)
+
+// incidents keeps a file for each incident, DIR/ID.json, as /api/v1/incidents/{id} shows it. A file is
+// written when its incident reaches another state, from a goroutine of its own: no repair waits for it.
+type incidents struct {
+	dir     string
+	history *event.History
+	hook    *hook // told what is decided and what has ended; nil: nobody is
+	log     *slog.Logger
+	changed chan struct{}
+	kept    map[string]keptIncident // owned by follow
+}
+
+// keptIncident is what was written, and told, of one incident.
+type keptIncident struct {
+	stamp               string
+	decided, ended, bad bool
+}
+
+func newIncidents(dir string, history *event.History, hook *hook, log *slog.Logger) *incidents {
+	return &incidents{dir: dir, history: history, hook: hook, log: log, changed: make(chan struct{}, 1), kept: map[string]keptIncident{}}
+}
+
+// Observe is a hook of the event log, behind the history's.
+func (n *incidents) Observe(e event.Event) {
+	switch e.Kind {
+	case event.Failure, event.Folded, event.Decided, event.Moved, event.PlanEnded, event.FirstStep, event.JobEnded:
+	default:
+		return
+	}
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// follow begins to write, and returns what writes the rest and ends it.
+func (n *incidents) follow() func(context.Context) error {
+	closing, done := make(chan struct{}), make(chan struct{})
+	if n.hook != nil {
+		n.hook.begin()
+	}
+	go func() {
+		defer close(done)
+		pause := time.NewTicker(writeEvery)
+		defer pause.Stop()
+		for {
+			select {
+			case <-n.changed:
+			case <-closing:
+				n.write()
+				return
+			}
+			n.write()
+			select {
+			case <-pause.C:
+			case <-closing:
+			}
+		}
+	}()
+	return func(ctx context.Context) error {
+		close(closing)
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("write incidents: %w", context.Cause(ctx))
+		}
+		if n.hook != nil {
+			n.hook.close()
+		}
+		return nil
+	}
+}
+
+// write writes what has changed.
+func (n *incidents) write() {
+	now := map[string]keptIncident{}
+	for _, i := range slices.Backward(n.history.Incidents()) {
+		was := n.kept[i.ID]
+		is := keptIncident{stamp: stampOf(&i), decided: !i.Decided.IsZero(), ended: !i.Open(), bad: was.bad}
+		if is.stamp != was.stamp {
+			n.writeOne(i.ID, was, &is)
+		}
+		now[i.ID] = is
+	}
+	n.kept = now
+}
+
+// stampOf differs where the state does.
+func stampOf(i *event.Incident) string {
+	return fmt.Sprint(i.Cause, i.Action, i.Decided.UnixNano(), i.Stopped.UnixNano(), i.Clean.UnixNano(), i.Started.UnixNano(), i.FirstStep.UnixNano(), i.Ended.UnixNano(), i.Error, len(i.Held))
+}
+
+func (n *incidents) writeOne(id string, was keptIncident, is *keptIncident) {
+	shown, ok := n.one(id)
+	if !ok {
+		return
+	}
+	src, err := json.MarshalIndent(shown, "", "  ")
+	if err == nil {
+		err = replaceFile(filepath.Join(n.dir, id+".json"), append(src, '\n'))
+	}
+	if is.bad = err != nil; is.bad && !was.bad {
+		n.log.Error("write incident", "incident", id, "error", err)
+	}
+	if n.hook == nil {
+		return
+	}
+	if is.decided && !was.decided {
+		n.hook.tell(notice{id, "decided", src})
+	}
+	if is.ended && !was.ended {
+		n.hook.tell(notice{id, "ended", src})
+	}
+}
+
+// one returns an incident with what was kept of its workers.
+func (n *incidents) one(id string) (httpapi.Incident, bool) {
+	i, ok := n.history.Incident(id)
+	shown := incident(i)
+	if ok {
+		shown.Evidence = evidenceIn(filepath.Join(n.dir, id))
+	}
+	return shown, ok
+}
+
+// say tells where the evidence of a role is, if there is any.
+func (n *incidents) say(id string, name role.Name) {
+	dir := filepath.Join(n.dir, id, string(name))
+	if _, err := os.Stat(dir); id != "" && err == nil {
+		n.log.Info("evidence of '"+string(name)+"' is kept", "incident", id, "in", dir)
+	}
+}
+
+// evidenceIn lists the files of an incident's folder.
+func evidenceIn(dir string) []string {
+	var paths []string
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return fs.SkipDir // there is none, or no more
+		case d.Type().IsRegular():
+			paths = append(paths, path)
+		}
+		if len(paths) == mostEvidence {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return paths
+}
+
+// replaceFile writes a file so that a reader finds the old content or the new one.
+func replaceFile(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err //nolint:wrapcheck // it says what and where
+	}
+	return os.Rename(path+".new", path) //nolint:wrapcheck // it says what and where
+}

@@ -1,0 +1,1 @@
+"""Names that other systems' programs use."""
