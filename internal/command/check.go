@@ -44,7 +44,7 @@ func (p *program) validateCommand() *cobra.Command {
 
 // policyCommand prints what would be in force.
 func (p *program) policyCommand() *cobra.Command {
-	o, file := &controller.Options{}, ""
+	o, file, all := &controller.Options{}, "", false
 	cmd := &cobra.Command{
 		Use: "policy", Short: "Print what happens when a role fails, every setting, and where it came from", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,10 +54,14 @@ func (p *program) policyCommand() *cobra.Command {
 			if err := o.Check(); err != nil {
 				return usage(err)
 			}
-			_, err := fmt.Fprint(p.stdout, controller.PrintPolicy(o))
-			return err
+			if _, err := fmt.Fprint(p.stdout, controller.PrintPolicy(o)); err != nil || !all {
+				return err
+			}
+			fmt.Fprintln(p.stdout)
+			return settings.Print(p.stdout, cmd.Flags(), o.Origins)
 		},
 	}
 	addJobFlags(cmd.Flags(), o, &file)
+	cmd.Flags().BoolVar(&all, "all", false, "print every flag too, and where its value came from")
 	return cmd
 }

@@ -328,9 +328,12 @@ func TestLevelsPutEveryRoleAfterWhatItDependsOn(t *testing.T) {
 }
 
 func TestPortsAreExpandedWhereTheyAreNamedAndNothingElseIs(t *testing.T) {
-	got := ExpandPorts("a${port.http}b${port.x}c${HOME}${port.http}${port.http", map[string]int{"http": 80})
-	if want := "a80b${port.x}c${HOME}80${port.http"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	got, err := ExpandPorts("a${port.http}b${HOME}${port.http}${port.http", map[string]int{"http": 80})
+	if want := "a80b${HOME}80${port.http"; err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if _, err := ExpandPorts("a${port.x}", map[string]int{"http": 80}); err == nil || !strings.Contains(err.Error(), `no port "x"`) {
+		t.Errorf("a port that is not there: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -31,20 +32,23 @@ func portReferences(text string) []reference {
 	}
 }
 
-// ExpandPorts replaces every ${port.NAME} in text by the number that ports has for NAME. A name that
-// ports does not have stays as it is; a parsed job names declared ports only.
-func ExpandPorts(text string, ports map[string]int) string {
+// ExpandPorts replaces every ${port.NAME} in text by the number of the port of that name. Everything
+// else that has a dollar is left as it is. The error names a port that is not there.
+func ExpandPorts[N ~int | ~uint32](text string, ports map[string]N) (string, error) {
 	var b strings.Builder
 	at := 0
 	for _, ref := range portReferences(text) {
-		number, ok := ports[ref.name]
-		if !ok || !ref.closed {
+		if !ref.closed {
 			continue
 		}
+		number, ok := ports[ref.name]
+		if !ok {
+			return "", fmt.Errorf("%s: no port %q was leased for this worker", text[ref.from:ref.to], ref.name)
+		}
 		b.WriteString(text[at:ref.from])
-		b.WriteString(strconv.Itoa(number))
+		b.WriteString(strconv.FormatInt(int64(number), 10))
 		at = ref.to
 	}
 	b.WriteString(text[at:])
-	return b.String()
+	return b.String(), nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,12 +54,12 @@ func compose(s setting) (command, environ []string, err error) {
 	env := inherited(s.Base)
 	maps.Copy(env, s.FromFile)
 	for key, value := range s.Role.Env {
-		if env[key], err = expandPorts(value, s.Worker.GetPorts()); err != nil {
+		if env[key], err = job.ExpandPorts(value, s.Worker.GetPorts()); err != nil {
 			return nil, nil, fmt.Errorf("env %s of %s: %w", key, s.Life.Role, err)
 		}
 	}
 	for _, arg := range s.Role.Argv() {
-		arg, err := expandPorts(arg, s.Worker.GetPorts())
+		arg, err := job.ExpandPorts(arg, s.Worker.GetPorts())
 		if err != nil {
 			return nil, nil, fmt.Errorf("command of %s: %w", s.Life.Role, err)
 		}
@@ -195,21 +194,4 @@ func unlessSet(env map[string]string, key, value string) {
 	if _, set := env[key]; !set {
 		env[key] = value
 	}
-}
-
-var portName = regexp.MustCompile(`\$\{port\.([^}]*)\}`)
-
-// expandPorts replaces ${port.NAME} by the leased port of that name. Everything else that has a dollar
-// is left as it is.
-func expandPorts(text string, ports map[string]uint32) (string, error) {
-	var missing error
-	text = portName.ReplaceAllStringFunc(text, func(found string) string {
-		name := portName.FindStringSubmatch(found)[1]
-		port, ok := ports[name]
-		if !ok {
-			missing = fmt.Errorf("%s: no port %q was leased for this worker", found, name)
-		}
-		return strconv.Itoa(int(port))
-	})
-	return text, missing
 }

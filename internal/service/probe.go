@@ -155,7 +155,7 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 	args := make([]string, len(command))
 	for i, arg := range command {
 		var err error
-		if args[i], err = expandPorts(arg, w.ports); err != nil {
+		if args[i], err = job.ExpandPorts(arg, w.ports); err != nil {
 			return fmt.Errorf("probe: %w", err)
 		}
 	}

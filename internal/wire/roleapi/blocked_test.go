@@ -33,7 +33,7 @@ func (b *blocked) ReportError(context.Context, role.Name, roleapi.Report) error 
 // shows: D21
 func TestHeartbeatsGoOnWhileAStopAndReportsAreBlocked(t *testing.T) {
 	b := &blocked{entered: make(chan string, 10), letGo: make(chan struct{})}
-	srv := httptest.NewServer(roleapi.Handler(b, "127.0.0.1:0"))
+	srv := httptest.NewServer(handler(b, "127.0.0.1:0"))
 	defer srv.Close()
 	client := &http.Client{Timeout: 20 * time.Second}
 	post := func(path string) (int, error) {

@@ -5,8 +5,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"vigil/internal/wire/roleapi"
 )
 
 func TestAHostThatIsNotOursIsRefusedOnLoopback(t *testing.T) {
@@ -25,7 +23,7 @@ func TestAnAddressThatOthersReachTakesAnyHost(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/critic/get_step", nil)
 	r.Host = "trainer.example"
 	w := httptest.NewRecorder()
-	roleapi.Handler(&fake{}, "0.0.0.0:8000").ServeHTTP(w, r)
+	handler(&fake{}, "0.0.0.0:8000").ServeHTTP(w, r)
 	if w.Code != 200 {
 		t.Errorf("host on 0.0.0.0 = %d %s, want 200", w.Code, w.Body)
 	}

@@ -75,7 +75,7 @@ func ask(f *fake, method, path, body string, headers ...string) *httptest.Respon
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	roleapi.Handler(f, "127.0.0.1:8000").ServeHTTP(w, r)
+	handler(f, "127.0.0.1:8000").ServeHTTP(w, r)
 	return w
 }
 
@@ -310,4 +310,12 @@ func TestThePauseOfAWatchIsATimeAboveZero(t *testing.T) {
 	if want := []string{"critic pause 1m30s", "critic resume"}; !slices.Equal(f.asked, want) {
 		t.Errorf("asked %v, want %v", f.asked, want)
 	}
+}
+
+// handler is the interface as a service has it.
+func handler(roles roleapi.Roles, bound string) http.Handler {
+	r := roleapi.NewRouter(bound)
+	roleapi.Mount(r, roles)
+	roleapi.MountLives(r, roles)
+	return r
 }

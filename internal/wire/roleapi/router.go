@@ -7,15 +7,6 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// Handler returns the whole HTTP interface of a service: the role endpoints and those of single lives,
-// behind the guard. Bound is the address that the service listens on, HOST:PORT.
-func Handler(roles Roles, bound string) http.Handler {
-	r := NewRouter(bound)
-	Mount(r, roles)
-	MountLives(r, roles)
-	return r
-}
-
 // NewRouter returns an empty router behind the guard for that bound address. Paths and methods that
 // nobody routes are answered with problem documents, a wrong method with Allow.
 func NewRouter(bound string) *chi.Mux {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,12 +24,13 @@ import (
 
 // sender is that of a service of these tests.
 func sender(id string, pid int64, incarnation uint64) *api.Sender {
-	sid, err := ParseServiceID(id)
+	name, number, _ := strings.Cut(id, "/")
+	index, err := strconv.Atoi(number)
 	if err != nil {
 		panic(err)
 	}
 	return &api.Sender{
-		JobUid: testJob, Name: id, Role: string(sid.Role), Index: uint32(sid.Index), Pid: pid, Incarnation: incarnation, Token: testToken,
+		JobUid: testJob, Name: id, Role: name, Index: uint32(index), Pid: pid, Incarnation: incarnation, Token: testToken,
 	}
 }
 

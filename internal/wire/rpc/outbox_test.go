@@ -174,14 +174,3 @@ func TestEveryTextIsMadeValid(t *testing.T) {
 		t.Errorf("status is %q", got)
 	}
 }
-
-func TestAServiceIDReadsWhatItWrote(t *testing.T) {
-	if id, err := ParseServiceID("actor_fwd/12"); err != nil || id != (ServiceID{"actor_fwd", 12}) || id.String() != "actor_fwd/12" {
-		t.Errorf("%v, %v", id, err)
-	}
-	for _, s := range []string{"", "actor", "actor/", "actor/-1", "actor/x", "Actor/0", "api/0", "actor/99999999999"} {
-		if id, err := ParseServiceID(s); err == nil {
-			t.Errorf("%q is read as %v", s, id)
-		}
-	}
-}

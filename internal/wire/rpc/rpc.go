@@ -32,23 +32,6 @@ type ServiceID struct {
 // String returns ROLE/INDEX, such as "critic/0".
 func (id ServiceID) String() string { return string(id.Role) + "/" + strconv.Itoa(id.Index) }
 
-// ParseServiceID reads what ServiceID.String wrote.
-func ParseServiceID(s string) (ServiceID, error) {
-	name, index, found := strings.Cut(s, "/")
-	if !found {
-		return ServiceID{}, fmt.Errorf("service %q: want ROLE/INDEX", s)
-	}
-	r, err := role.ParseName(name)
-	if err != nil {
-		return ServiceID{}, fmt.Errorf("service %q: %w", s, err)
-	}
-	n, err := strconv.ParseUint(index, 10, 31)
-	if err != nil {
-		return ServiceID{}, fmt.Errorf("service %q: index %q: want a number", s, index)
-	}
-	return ServiceID{Role: r, Index: int(n)}, nil
-}
-
 // Registration is what a service has said of itself when it registered.
 type Registration struct {
 	ID          ServiceID // zero for a seed client
