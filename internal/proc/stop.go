@@ -279,7 +279,21 @@ func (k *Keeper) killOnce(trees []Tree, hit map[Ident]error) (living, dead []Hol
 			living = append(living, h)
 		}
 	}
-	return living, dead
+	return append(living, s.ending(hit, living)...), dead
+}
+
+// ending returns those that were killed and have not ended, although no sign tells any more that they are
+// ours: a process that is ending loses its environment before it lets go of its files.
+func (s *sight) ending(hit map[Ident]error, living []Holder) []Holder {
+	var out []Holder
+	for id := range hit {
+		e, there := s.all[id.PID]
+		if !there || e.Ident != id || !e.alive() || slices.ContainsFunc(living, func(h Holder) bool { return h.Ident == id }) {
+			continue
+		}
+		out = append(out, Holder{Ident: id, Session: e.Session, Name: e.Name, Why: "is ending"})
+	}
+	return out
 }
 
 // killLeaves kills the leaves of t that have processes. Empty ones are left, and folders above leaves
