@@ -28,12 +28,7 @@ func (p *program) validateCommand() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			o, file := &controller.Options{}, ""
-			known := cmd.Root().Flags()
-			if known.Lookup("job") == nil {
-				addJobFlags(known, o, &file)
-			}
-			if err := errors.Join(j.CheckFlags(settings.Known(known)), j.Check(job.Machine{Environ: p.environ})); err != nil {
+			if err := errors.Join(j.CheckFlags(settings.Known(cmd.Root().Flags())), j.Check(job.Machine{Environ: p.environ})); err != nil {
 				return usage(err)
 			}
 			_, err = fmt.Fprintf(p.stdout, "%s: job %s is well: roles %s, started in %d levels\n", args[0], j.Name, restart.Names(j.Names()), len(j.Levels()))
@@ -44,11 +39,11 @@ func (p *program) validateCommand() *cobra.Command {
 
 // policyCommand prints what would be in force.
 func (p *program) policyCommand() *cobra.Command {
-	o, file, all := &controller.Options{}, "", false
+	o, all := &controller.Options{}, false
 	cmd := &cobra.Command{
 		Use: "policy", Short: "Print what happens when a role fails, every setting, and where it came from", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.load(cmd.Flags(), o, &file); err != nil {
+			if err := p.load(cmd.Flags(), o); err != nil {
 				return err
 			}
 			if err := o.Check(); err != nil {
@@ -61,7 +56,7 @@ func (p *program) policyCommand() *cobra.Command {
 			return settings.Print(p.stdout, cmd.Flags(), o.Origins)
 		},
 	}
-	addJobFlags(cmd.Flags(), o, &file)
+	addJobFlags(cmd.Flags(), o)
 	cmd.Flags().BoolVar(&all, "all", false, "print every flag too, and where its value came from")
 	return cmd
 }

@@ -80,7 +80,7 @@ func usage(err error) error {
 }
 
 func (p *program) root(name string) *cobra.Command {
-	o, file := &controller.Options{}, ""
+	o := &controller.Options{}
 	cmd := &cobra.Command{
 		Use:   name,
 		Short: "Keep a multi-role training job alive",
@@ -102,7 +102,7 @@ Exit status: 0 done; 1 a budget is spent, a fatal error, or a failure without --
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.load(cmd.Flags(), o, &file); err != nil {
+			if err := p.load(cmd.Flags(), o); err != nil {
 				return err
 			}
 			return p.run(cmd.Context(), o)
@@ -111,20 +111,20 @@ Exit status: 0 done; 1 a budget is spent, a fatal error, or a failure without --
 	flagError := func(_ *cobra.Command, err error) error { return usage(err) }
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	addJobFlags(cmd.Flags(), o, &file)
+	addJobFlags(cmd.Flags(), o)
 	cmd.AddCommand(p.runCommand(), p.statusCommand(), p.doctorCommand(), p.validateCommand(), p.policyCommand(), p.versionCommand(), service.Command(), example.Command())
 	return cmd
 }
 
 // addJobFlags declares the flags of a command that reads a job as the controller does.
-func addJobFlags(fs *pflag.FlagSet, o *controller.Options, file *string) {
+func addJobFlags(fs *pflag.FlagSet, o *controller.Options) {
 	fs.SortFlags = false
-	fs.StringVar(file, "job", "", "job file; without one the built-in example job runs")
+	fs.StringVar(&o.JobFile, "job", "", "job file; without one the built-in example job runs")
 	controller.AddFlags(fs, o)
 }
 
 // load fills the options in: flags beat environment beats job file beats defaults.
-func (p *program) load(fs *pflag.FlagSet, o *controller.Options, file *string) error {
+func (p *program) load(fs *pflag.FlagSet, o *controller.Options) error {
 	o.Environ, o.Stderr, o.Output, o.Version = p.environ, p.stderr, p.stdout, version()
 	path := settings.Peek(fs, p.environ, "job")
 	if path == "" {
@@ -143,11 +143,11 @@ func (p *program) load(fs *pflag.FlagSet, o *controller.Options, file *string) e
 		}
 	}
 	o.JobFile = path
-	return p.apply(fs, o, *file)
+	return p.apply(fs, o)
 }
 
 // apply sets the flags that the command line has left alone.
-func (p *program) apply(fs *pflag.FlagSet, o *controller.Options, _ string) error {
+func (p *program) apply(fs *pflag.FlagSet, o *controller.Options) error {
 	origins, err := settings.Apply(fs, p.environ, o.Job.Controller, o.JobFile)
 	if err != nil {
 		return usage(err)

@@ -101,7 +101,7 @@ func setDefault(fs *pflag.FlagSet, name, value string) {
 func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) error {
 	r.Environ, r.Stderr, r.Output, r.Version = p.environ, p.stderr, p.stdout, version()
 	r.Job = &job.Job{}
-	if err := p.apply(fs, &r.Options, ""); err != nil {
+	if err := p.apply(fs, &r.Options); err != nil {
 		return err
 	}
 	if err := r.settle(fs, args); err != nil {

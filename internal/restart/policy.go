@@ -112,8 +112,9 @@ func (l Ledger) Began(name role.Name, now time.Time) Ledger {
 
 // Spend returns the ledger after a decision about failures. A global restart forgives the roles'
 // in-place counts and is counted itself if one of the failures that need it has no other budget; in
-// place, each role that failed is charged, those that are only taken along are not. What an operator asked for and a taken port spend nothing, hardware and
-// preemption spend budgets of their own while these last.
+// place, each role that failed is charged, those that are only taken along are not. What an operator
+// asked for and a taken port spend nothing, hardware and preemption spend budgets of their own while
+// these last.
 func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
 	before := l
 	l = l.clone()
