@@ -4,11 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,42 +15,30 @@ import (
 // (Linux, Documentation/ABI/testing/dev-kmsg).
 const kernelLog = "/dev/kmsg"
 
-// Xid is a line of the NVIDIA driver in the kernel's log: a device has failed, or a program on it.
-type Xid struct {
-	Number int
-	PID    int           // of the process that it names; 0: none
-	At     time.Duration // since boot
-	Line   string
+func (t Taker) kernelLog() string {
+	if t.KernelLog != "" {
+		return t.KernelLog
+	}
+	return kernelLog
 }
-
-// xidLine is what the driver writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, ...".
-// Older ones write no pid.
-var xidLine = regexp.MustCompile(`NVRM: Xid \([^)]*\): (\d+)(?:, pid='?(\d+))?`)
-
-// ofPrograms are the Xids that NVIDIA's guide ascribes to the program on the device first, and one that
-// follows when a program is killed ("XID Errors", the table of the common ones). They are no sign of an
-// ill device.
-var ofPrograms = []int{13, 31, 43, 45}
-
-// Hardware reports whether the device is ill, rather than the program on it.
-func (x Xid) Hardware() bool { return !slices.Contains(ofPrograms, x.Number) }
 
 // Xids returns what the driver has said since a time after boot, oldest first. Where the kernel's log
 // cannot be read there is nothing.
 func (t Taker) Xids(since time.Duration) []Xid {
-	path := t.KernelLog
-	if path == "" {
-		path = kernelLog
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := t.Follow()
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
 	var out []Xid
-	for record := range records(int(f.Fd())) {
-		for line := range strings.Lines(record) {
-			if x, ok := parseXid(line); ok && x.At >= since {
+	for more := true; more; {
+		var lines string
+		lines, more = f.log.read(f.fd)
+		if !more {
+			lines += f.log.rest
+		}
+		for _, x := range xidsIn(lines) {
+			if x.At >= since {
 				out = append(out, x)
 			}
 		}
@@ -62,48 +46,37 @@ func (t Taker) Xids(since time.Duration) []Xid {
 	return out
 }
 
-// records reads a log to its end. A read of /dev/kmsg gives one record and fails where none is left; one
-// of a plain file gives many.
-func records(fd int) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		buf := make([]byte, 8192)
-		rest := ""
-		for {
-			n, err := unix.Read(fd, buf)
-			if err == unix.EPIPE || err == unix.EINTR { // records were overwritten before we read them
-				continue
-			}
-			if err != nil || n <= 0 {
-				break
-			}
-			whole := rest + string(buf[:n])
-			end := strings.LastIndexByte(whole, '\n') + 1
-			rest = whole[end:]
-			if !yield(whole[:end]) {
-				return
-			}
-		}
-		if rest != "" {
-			yield(rest)
-		}
+// logReader is the state of reading a log. A read of /dev/kmsg gives one record and fails where none is left;
+// one of a plain file gives many.
+type logReader struct{ rest string }
+
+// read returns the next whole lines; more is false at the end.
+func (l *logReader) read(fd int) (lines string, more bool) {
+	buf := make([]byte, 8192)
+	n, err := unix.Read(fd, buf)
+	if err == unix.EPIPE || err == unix.EINTR { // records were overwritten before we read them
+		return "", true
 	}
+	if err != nil || n <= 0 {
+		return "", false
+	}
+	whole := l.rest + string(buf[:n])
+	end := strings.LastIndexByte(whole, '\n') + 1
+	lines, l.rest = whole[:end], whole[end:]
+	if len(l.rest) > len(buf) { // no record is that long
+		l.rest = ""
+	}
+	return lines, true
 }
 
-// parseXid reads "PRIORITY,SEQUENCE,MICROSECONDS,...;TEXT".
-func parseXid(line string) (Xid, bool) {
-	head, text, _ := strings.Cut(line, ";")
-	m := xidLine.FindStringSubmatch(text)
-	if m == nil {
-		return Xid{}, false
+func xidsIn(lines string) []Xid {
+	var out []Xid
+	for line := range strings.Lines(lines) {
+		if x, ok := parseXid(line); ok {
+			out = append(out, x)
+		}
 	}
-	x := Xid{Line: strings.TrimSpace(text)}
-	x.Number, _ = strconv.Atoi(m[1])
-	x.PID, _ = strconv.Atoi(m[2])
-	if field := strings.Split(head, ","); len(field) > 2 {
-		micros, _ := strconv.ParseInt(field[2], 10, 64)
-		x.At = time.Duration(micros) * time.Microsecond
-	}
-	return x, true
+	return out
 }
 
 // sinceXid is how far back lines of the kernel's log belong to an incident.

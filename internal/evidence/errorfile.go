@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,17 @@ func (e ErrorFile) Before(other ErrorFile) bool {
 		return d < 0
 	}
 	return e.Written.Before(other.Written)
+}
+
+// ErrorFiles returns where the ranks of one incarnation write their error files, whichever service runs
+// them, below the folder of its logs on this machine: of each rank its newest attempt's. Whether there
+// is one is not said.
+func ErrorFiles(dir string) map[int]string {
+	files := map[int]string{}
+	for rank, attempt := range lives(dir) {
+		files[rank] = filepath.Join(dir, fmt.Sprintf("%d.%d", rank, attempt), "error.json")
+	}
+	return files
 }
 
 // ReadErrorFile reads the file that @record of torch.distributed.elastic writes when its function

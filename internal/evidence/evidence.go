@@ -6,7 +6,11 @@
 //	rank.go       what is taken of one worker
 //	kernel.go     what the kernel says of a process
 //	stack.go      py-spy, faulthandler, NCCL's flight recorder
+//	pickle.go     the plain values of a pickle, nothing of which is carried out
+//	flight.go     the dump of one rank's flight recorder
+//	collective.go who has not entered the collective that does not end, by the dumps of all ranks
 //	device.go     nvidia-smi and the kernel's log
+//	xid.go        what the NVIDIA driver says there, and whose fault it is
 //	errorfile.go  the error file of torch.distributed.elastic
 //
 // Taking evidence changes nothing that it looks at but for this: a worker that was stopped by a signal

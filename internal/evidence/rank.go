@@ -52,7 +52,7 @@ func (t Taker) rank(ctx context.Context, dir string, form Form, s Subject) Rank 
 		both.Go(func() { trace(ctx, filepath.Join(dir, "nccl_trace"), s, missing) })
 		both.Wait()
 	} else if s.Trace != "" { // it may have written by itself
-		missing.copyIfThere(s.Trace, filepath.Join(dir, "nccl_trace"))
+		missing.keepTrace(s.Trace, filepath.Join(dir, "nccl_trace"))
 	}
 	r.Says = s.says(states, r)
 	r.Missing = append(r.Missing, missing.said...)
@@ -114,12 +114,6 @@ func (l *lacks) copy(from, to string) {
 		l.say("copy %s: %v", from, err)
 	}
 	l.write(to, b.Bytes())
-}
-
-func (l *lacks) copyIfThere(from, to string) {
-	if _, err := os.Lstat(from); err == nil {
-		l.copy(from, to)
-	}
 }
 
 // openRegular opens a file of the worker's, which may have become anything: only one that can be read

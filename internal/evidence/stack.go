@@ -141,7 +141,7 @@ func trace(ctx context.Context, to string, s Subject, missing *lacks) {
 	} else if !os.IsNotExist(err) {
 		missing.say("flight recorder: %v", err)
 	}
-	missing.copyIfThere(s.Trace, to)
+	missing.keepTrace(s.Trace, to)
 }
 
 // knock writes one byte to a FIFO that somebody reads. It never waits.
