@@ -1180,7 +1180,7 @@ func (x *Answer) GetHeld() []string {
 	return nil
 }
 
-// Run starts the workers of one incarnation.
+// Run starts the workers of one incarnation, or with only single ones of the current one anew.
 type Run struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Incarnation    uint64                 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -1195,6 +1195,8 @@ type Run struct {
 	MaxRestarts    uint32                 `protobuf:"varint,10,opt,name=max_restarts,json=maxRestarts,proto3" json:"max_restarts,omitempty"`
 	Peers          map[string]string      `protobuf:"bytes,11,rep,name=peers,proto3" json:"peers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // ROLE -> comma-separated HOST:PORT
 	PeersJson      string                 `protobuf:"bytes,12,opt,name=peers_json,json=peersJson,proto3" json:"peers_json,omitempty"`                                                  // first content of VIGIL_PEERS_FILE
+	ControllerUrl  string                 `protobuf:"bytes,14,opt,name=controller_url,json=controllerUrl,proto3" json:"controller_url,omitempty"`                                      // of its HTTP, such as http://127.0.0.1:8000; empty: workers are not told
+	Only           []uint32               `protobuf:"varint,13,rep,packed,name=only,proto3" json:"only,omitempty"`                                                                     // ranks to start beside those of this incarnation that run; empty: a new incarnation, all of workers
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1313,6 +1315,20 @@ func (x *Run) GetPeersJson() string {
 	return ""
 }
 
+func (x *Run) GetControllerUrl() string {
+	if x != nil {
+		return x.ControllerUrl
+	}
+	return ""
+}
+
+func (x *Run) GetOnly() []uint32 {
+	if x != nil {
+		return x.Only
+	}
+	return nil
+}
+
 // Worker is what one worker is given.
 type Worker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1382,13 +1398,14 @@ func (x *Worker) GetPorts() map[string]uint32 {
 	return nil
 }
 
-// Stop ends all workers, proves that nothing of them is left, and answers then.
+// Stop ends workers, proves that nothing of them is left, and answers then.
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AfterFailure  bool                   `protobuf:"varint,1,opt,name=after_failure,json=afterFailure,proto3" json:"after_failure,omitempty"` // a rank of the role has failed: the short grace
 	Below         uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`                                   // only incarnations below this one; 0: all
 	Incident      string                 `protobuf:"bytes,3,opt,name=incident,proto3" json:"incident,omitempty"`                              // id of the incident that this stop belongs to; empty: none
 	Cause         string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`                                    // a word of role.Cause, when a failure is why
+	Ranks         []uint32               `protobuf:"varint,5,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`                            // only these workers; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1466,13 @@ func (x *Stop) GetCause() string {
 		return x.Cause
 	}
 	return ""
+}
+
+func (x *Stop) GetRanks() []uint32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
 }
 
 type GetStep struct {
@@ -1699,7 +1723,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x18\n" +
 	"\apending\x18\x04 \x01(\bR\apending\x12\x12\n" +
-	"\x04held\x18\x05 \x03(\tR\x04held\"\xe3\x03\n" +
+	"\x04held\x18\x05 \x03(\tR\x04held\"\x9e\x04\n" +
 	"\x03Run\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x1f\n" +
 	"\vresume_step\x18\x02 \x01(\x03R\n" +
@@ -1720,7 +1744,9 @@ const file_vigil_proto_rawDesc = "" +
 	" \x01(\rR\vmaxRestarts\x12+\n" +
 	"\x05peers\x18\v \x03(\v2\x15.vigil.Run.PeersEntryR\x05peers\x12\x1d\n" +
 	"\n" +
-	"peers_json\x18\f \x01(\tR\tpeersJson\x1a8\n" +
+	"peers_json\x18\f \x01(\tR\tpeersJson\x12%\n" +
+	"\x0econtroller_url\x18\x0e \x01(\tR\rcontrollerUrl\x12\x12\n" +
+	"\x04only\x18\r \x03(\rR\x04only\x1a8\n" +
 	"\n" +
 	"PeersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -1733,12 +1759,13 @@ const file_vigil_proto_rawDesc = "" +
 	"\n" +
 	"PortsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"s\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x89\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\rafter_failure\x18\x01 \x01(\bR\fafterFailure\x12\x14\n" +
 	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x1a\n" +
 	"\bincident\x18\x03 \x01(\tR\bincident\x12\x14\n" +
-	"\x05cause\x18\x04 \x01(\tR\x05cause\"\t\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\x12\x14\n" +
+	"\x05ranks\x18\x05 \x03(\rR\x05ranks\"\t\n" +
 	"\aGetStep\"\x1d\n" +
 	"\aSetStep\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\"\x1b\n" +

@@ -33,6 +33,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"get":          get,         // [-STATUS] PATH|URL: GET, the body is stdout
 	"post":         post,        // [-STATUS] PATH|URL [BODY]: the same by POST; the body may be @FILE
 	"role":         awaitRole,   // ROLE FIELD=VALUE|FIELD>=N|FIELD~REGEXP...: wait until all hold
+	"worker":       awaitWorker, // ROLE RANK FIELD...: the same for one of its workers
 	"job":          awaitJob,    // the same for the job
 	"incident":     awaitOne,    // ROLE FIELD...: the same for the newest incident of a role
 	"keep":         keep,        // VAR ROLE FIELD [RANK]: remember a field of a role, or of one of its workers

@@ -97,6 +97,27 @@ func (s *stage) said() string {
 	return b.String()
 }
 
+func awaitWorker(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 3)
+	s := on(ts)
+	rank, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	eventually(ts, func() error {
+		o, err := s.fetch("/api/v1/roles/" + args[0])
+		if err != nil {
+			return err
+		}
+		workers, _ := o["workers"].([]any)
+		if rank >= len(workers) {
+			return fmt.Errorf("%s has no rank %d", args[0], rank)
+		}
+		if err := object(workers[rank].(map[string]any)).meets(args[2:]); err != nil {
+			return fmt.Errorf("%s rank %d: %w (%v)%s", args[0], rank, err, o, s.said())
+		}
+		return nil
+	})
+}
+
 func awaitJob(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 1)
 	s := on(ts)

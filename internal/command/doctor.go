@@ -68,7 +68,7 @@ func examine(ctx context.Context, addr, tokenFile string) (chart, error) {
 
 // diagnose answers every question from the chart.
 func (c chart) diagnose(now time.Time) []finding {
-	return []finding{c.repairs(), c.reports(), c.silence(now), c.globalFailures(), c.leftovers(), c.budget(), c.placement(), c.steps(), c.newLives(now)}
+	return []finding{c.repairs(), c.reports(), c.silence(now), c.globalFailures(), c.leftovers(), c.budget(), c.placement(), c.steps(), c.newLives(now), c.quarantine()}
 }
 
 func (c chart) repairs() finding {
@@ -190,6 +190,23 @@ func (c chart) newLives(now time.Time) finding {
 			f.well = false
 			f.answer = fmt.Sprintf("%s, life %d, has not spoken for %s: see its logs; its ranks may wait for each other", r.Name, r.Incarnation, now.Sub(r.LastHeartbeat).Round(time.Second))
 		}
+	}
+	return f
+}
+
+// quarantine says which workers run and take no part, because nobody has admitted them.
+func (c chart) quarantine() finding {
+	f := finding{question: "do all ready workers take part?", well: true, answer: "yes"}
+	var waiting []string
+	for _, r := range c.Roles {
+		for _, w := range r.Workers {
+			if w.State == role.WorkerQuarantined {
+				waiting = append(waiting, fmt.Sprintf("%s rank %d is quarantined until POST /%s/admit?worker=%d", r.Name, w.Rank, r.Name, w.Rank))
+			}
+		}
+	}
+	if waiting != nil {
+		f.well, f.answer = false, strings.Join(waiting, "; ")
 	}
 	return f
 }

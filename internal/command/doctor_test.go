@@ -51,7 +51,8 @@ func TestTheDoctorFindsEveryTroubleOfTheList(t *testing.T) {
 		"the step was not restored": {func(c *chart) {
 			c.Events = []event.Event{{Kind: event.StepWentBack, Role: "critic", Detail: "given step 20, began at 0"}}
 		}, "began at 0"},
-		"the new life waits for its peers": {func(c *chart) { c.Roles[0].Workers[0].Step, c.Roles[0].LastHeartbeat = nil, now.Add(-time.Minute) }, "critic, life 2, has not spoken for 1m0s"},
+		"nobody admits a worker that was restarted alone": {func(c *chart) { c.Roles[0].Workers[0].State = role.WorkerQuarantined }, "critic rank 0 is quarantined until POST /critic/admit?worker=0"},
+		"the new life waits for its peers":                {func(c *chart) { c.Roles[0].Workers[0].Step, c.Roles[0].LastHeartbeat = nil, now.Add(-time.Minute) }, "critic, life 2, has not spoken for 1m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ch := healthyChart(now)

@@ -100,7 +100,7 @@ func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
 // has used stop_service of the service itself. The role is stopped by hand then.
 func (e ears) stoppedThere(life role.Life) {
 	rec, err := e.store.Record(life.Role)
-	if err != nil || rec.Incarnation != life.Incarnation || !rec.Healthy || e.engine.Status(life.Role).State != role.Running {
+	if err != nil || life.Rank < 0 || life.Rank >= len(rec.Ranks) || rec.Ranks[life.Rank].Life != life || !rec.Healthy || e.engine.Status(life.Role).State != role.Running {
 		return
 	}
 	go func() {

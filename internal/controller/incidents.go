@@ -26,10 +26,12 @@ const (
 type incidents struct {
 	dir     string
 	history *event.History
-	hook    *hook // told what is decided and what has ended; nil: nobody is
+	hook    *hook  // told what is decided and what has ended; nil: nobody is
+	command string // of --on-incident
 	log     *slog.Logger
 	changed chan struct{}
 	kept    map[string]keptIncident // owned by follow
+	said    sayings
 }
 
 // keptIncident is what was written, and told, of one incident.
@@ -38,8 +40,8 @@ type keptIncident struct {
 	decided, ended, bad bool
 }
 
-func newIncidents(dir string, history *event.History, hook *hook, log *slog.Logger) *incidents {
-	return &incidents{dir: dir, history: history, hook: hook, log: log, changed: make(chan struct{}, 1), kept: map[string]keptIncident{}}
+func newIncidents(dir string, history *event.History, hook *hook, command string, log *slog.Logger) *incidents {
+	return &incidents{dir: dir, history: history, hook: hook, command: command, log: log, changed: make(chan struct{}, 1), kept: map[string]keptIncident{}}
 }
 
 // Observe is a hook of the event log, behind the history's.
@@ -100,11 +102,13 @@ func (n *incidents) write() {
 		was := n.kept[i.ID]
 		is := keptIncident{stamp: stampOf(&i), decided: !i.Decided.IsZero(), ended: !i.Open(), bad: was.bad}
 		if is.stamp != was.stamp {
+			n.read(&i)
 			n.writeOne(i.ID, was, &is)
 		}
 		now[i.ID] = is
 	}
 	n.kept = now
+	n.said.forget(now)
 }
 
 // stampOf differs where the state does.
@@ -128,10 +132,10 @@ func (n *incidents) writeOne(id string, was keptIncident, is *keptIncident) {
 		return
 	}
 	if is.decided && !was.decided {
-		n.hook.tell(notice{id, "decided", src})
+		n.hook.tell(notice{id, "decided", src}.errand(n.command))
 	}
 	if is.ended && !was.ended {
-		n.hook.tell(notice{id, "ended", src})
+		n.hook.tell(notice{id, "ended", src}.errand(n.command))
 	}
 }
 
@@ -141,6 +145,7 @@ func (n *incidents) one(id string) (httpapi.Incident, bool) {
 	shown := incident(i)
 	if ok {
 		shown.Evidence = evidenceIn(filepath.Join(n.dir, id))
+		shown.Collective = n.said.get(id)
 	}
 	return shown, ok
 }

@@ -56,9 +56,9 @@ func TestACommandOnIncidentsIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testi
 	synctest.Test(t, func(t *testing.T) {
 		var said printed
 		d := &told{answer: func(int, *exec.Cmd) error { return errors.New("exit status 1") }}
-		h := newHook("notify-me", nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
+		h := newHook(nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
 		h.begin()
-		h.tell(notice{"7", "decided", []byte("{}")})
+		h.tell(notice{"7", "decided", []byte("{}")}.errand("notify-me"))
 		for i, after := range []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second} {
 			time.Sleep(after)
 			synctest.Wait()
@@ -84,10 +84,10 @@ func TestWhoeverTellsOfAnIncidentNeverWaitsAndWhatIsDroppedIsSaid(t *testing.T) 
 		var said printed
 		began := time.Now()
 		d := &told{answer: func(int, *exec.Cmd) error { time.Sleep(20 * time.Second); return nil }}
-		h := newHook("slow", nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
+		h := newHook(nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
 		h.begin()
 		for range hookQueue + 10 {
-			h.tell(notice{"7", "decided", nil})
+			h.tell(notice{"7", "decided", nil}.errand("slow"))
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("it took %s", took)
@@ -110,10 +110,10 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 	t.Parallel()
 	var said printed
 	dir := t.TempDir()
-	h := newHook("sleep 1000 & sleep 1000", os.Environ(), (*exec.Cmd).Run, slog.New(slog.NewTextHandler(&said, nil)))
+	h := newHook(os.Environ(), (*exec.Cmd).Run, slog.New(slog.NewTextHandler(&said, nil)))
 	h.limit, h.backOff, h.rest = 50*time.Millisecond, time.Millisecond, 50*time.Millisecond
 	h.begin()
-	h.tell(notice{"7", "decided", nil})
+	h.tell(notice{"7", "decided", nil}.errand("sleep 1000 & sleep 1000"))
 	deadline := time.Now().Add(30 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -124,8 +124,7 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 		<-tick.C
 	}
 	h.limit = time.Hour
-	h.command = "echo ran > " + filepath.Join(dir, "ran") + "; sleep 1000"
-	h.tell(notice{"8", "decided", nil})
+	h.tell(notice{"8", "decided", nil}.errand("echo ran > " + filepath.Join(dir, "ran") + "; sleep 1000"))
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
 			break
@@ -144,12 +143,11 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 
 func TestACommandThatDoesNotReadTheIncidentSucceedsAll(t *testing.T) {
 	t.Parallel()
-	h := newHook("exit 0", os.Environ(), (*exec.Cmd).Run, slog.New(slog.DiscardHandler))
-	if said, err := h.once(notice{"7", "decided", make([]byte, 1<<20)}); err != nil {
+	h := newHook(os.Environ(), (*exec.Cmd).Run, slog.New(slog.DiscardHandler))
+	if said, err := h.once(notice{"7", "decided", make([]byte, 1<<20)}.errand("exit 0")); err != nil {
 		t.Errorf("%v, it said %q", err, said)
 	}
-	h.command = "echo out; echo oops >&2; exit 3"
-	if said, err := h.once(notice{"7", "decided", nil}); err == nil || said != "out\noops" {
+	if said, err := h.once(notice{"7", "decided", nil}.errand("echo out; echo oops >&2; exit 3")); err == nil || said != "out\noops" {
 		t.Errorf("%v, it said %q", err, said)
 	}
 }
@@ -174,8 +172,8 @@ func TestAnIncidentIsWrittenInEachOfItsStatesAndToldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &told{}
 		history := event.NewHistory(10)
-		h := newHook("notify-me", nil, d.run, slog.New(slog.DiscardHandler))
-		n := newIncidents(dir, history, h, slog.New(slog.DiscardHandler))
+		h := newHook(nil, d.run, slog.New(slog.DiscardHandler))
+		n := newIncidents(dir, history, h, "notify-me", slog.New(slog.DiscardHandler))
 		log := event.NewLog(100, history.Observe, n.Observe)
 		end := n.follow()
 		record := func(kind event.Kind, change func(*event.Event)) {
@@ -233,7 +231,7 @@ func TestManyChangesAtOnceAreWrittenInOneGoAndTheLastBeforeTheEnd(t *testing.T) 
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		history := event.NewHistory(10)
-		n := newIncidents(dir, history, nil, slog.New(slog.DiscardHandler))
+		n := newIncidents(dir, history, nil, "", slog.New(slog.DiscardHandler))
 		log := event.NewLog(100, history.Observe, n.Observe)
 		end := n.follow()
 		for i := range 5 {

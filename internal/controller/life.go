@@ -3,6 +3,8 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,25 +33,11 @@ func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step in
 	if err != nil {
 		return err
 	}
-	master, err := w.lease(r)
-	if err != nil {
+	if err := w.lease(r); err != nil {
 		return err
 	}
-	peers, peersJSON := w.peerAddresses(), w.peersJSON()
 	var group errgroup.Group
-	for i, s := range squads {
-		order := &api.Run{
-			Incarnation: uint64(incarnation), ResumeStep: step, WorldSize: uint32(r.Workers), FirstRank: uint32(s.ranks[0]),
-			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: loopback, MasterPort: uint32(master),
-			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON,
-		}
-		for _, rank := range s.ranks {
-			visible := s.devices
-			if r.Devices == job.DevicesOwn {
-				visible = s.own[rank]
-			}
-			order.Workers = append(order.Workers, &api.Worker{Rank: uint32(rank), Attempt: 1, Devices: visible, Ports: w.portsOf(name, rank)})
-		}
+	for i, order := range w.runOrders(r, squads, incarnation, step) {
 		id := rpc.ServiceID{Role: name, Index: i}
 		group.Go(func() error {
 			_, err := w.hub.Call(ctx, id, &api.ToService{Order: &api.ToService_Run{Run: order}})
@@ -59,8 +47,36 @@ func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step in
 	return group.Wait()
 }
 
-// lease takes fresh ports for a life: one for its store, and those that the role names for each rank.
-func (w *crew) lease(r *job.Role) (master int, err error) {
+// runOrders returns what each service of the role is told, by its index.
+func (w *crew) runOrders(r *job.Role, squads []squad, incarnation int, step int64) []*api.Run {
+	peers, peersJSON := w.peerAddresses(), w.peersJSON()
+	w.mu.Lock()
+	master := uint32(0)
+	if got := w.leased[r.Name]; len(got) > 0 {
+		master = uint32(got[0])
+	}
+	w.mu.Unlock()
+	orders := make([]*api.Run, len(squads))
+	for i, s := range squads {
+		orders[i] = &api.Run{
+			Incarnation: uint64(incarnation), ResumeStep: step, WorldSize: uint32(r.Workers), FirstRank: uint32(s.ranks[0]),
+			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: loopback, MasterPort: master,
+			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON, ControllerUrl: w.url(),
+		}
+		for _, rank := range s.ranks {
+			visible := s.devices
+			if r.Devices == job.DevicesOwn {
+				visible = s.own[rank]
+			}
+			orders[i].Workers = append(orders[i].Workers, &api.Worker{Rank: uint32(rank), Attempt: 1, Devices: visible, Ports: w.portsOf(r.Name, rank)})
+		}
+	}
+	return orders
+}
+
+// lease takes fresh ports for a life: one for its store, the first, and those that the role names for
+// each rank.
+func (w *crew) lease(r *job.Role) error {
 	w.giveBack(r.Name)
 	auto := 0
 	for _, p := range r.Ports {
@@ -70,7 +86,7 @@ func (w *crew) lease(r *job.Role) (master int, err error) {
 	}
 	got, err := w.ground.ports.Lease(1 + auto*r.Workers)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	named := map[int]map[string]int{}
 	next := got[1:]
@@ -86,7 +102,7 @@ func (w *crew) lease(r *job.Role) (master int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leased[r.Name], w.ports[r.Name] = got, named
-	return got[0], nil
+	return nil
 }
 
 // giveBack ends the leases of a role's life.
@@ -120,12 +136,9 @@ func (w *crew) peersOf(name role.Name) []httpapi.Peer {
 	defer w.mu.Unlock()
 	out := []httpapi.Peer{}
 	for _, k := range rec.Ranks {
-		p := httpapi.Peer{Rank: k.Rank, Address: loopback, Ports: map[string]int{}, State: k.State, Life: k.Life.String()}
+		p := httpapi.Peer{Rank: k.Rank, Address: loopback, Ports: map[string]int{}, State: stateShown(rec, k), Life: k.Life.String()}
 		for n, port := range w.ports[name][k.Rank] {
 			p.Ports[n] = port
-		}
-		if rec.Paused && p.State == role.WorkerReady {
-			p.State = role.WorkerPaused
 		}
 		out = append(out, p)
 	}
@@ -139,25 +152,28 @@ func (w *crew) peerAddresses() map[string]string {
 	for _, n := range w.opts.Job.Names() {
 		var all []string
 		for _, p := range w.peersOf(n) {
-			names := make([]string, 0, len(p.Ports))
-			for name := range p.Ports {
-				names = append(names, name)
+			if address := mainAddress(p.Address, p.Ports); address != "" {
+				all = append(all, address)
 			}
-			slices.Sort(names)
-			if len(names) == 0 {
-				continue
-			}
-			port, ok := p.Ports["http"]
-			if !ok {
-				port = p.Ports[names[0]]
-			}
-			all = append(all, p.Address+":"+strconv.Itoa(port))
 		}
 		if len(all) > 0 {
 			out[string(n)] = strings.Join(all, ",")
 		}
 	}
 	return out
+}
+
+// mainAddress is where a worker is reached: at its port named http, else the first by name; empty for one
+// without ports.
+func mainAddress(host string, ports map[string]int) string {
+	if len(ports) == 0 {
+		return ""
+	}
+	port, ok := ports["http"]
+	if !ok {
+		port = ports[slices.Min(slices.Collect(maps.Keys(ports)))]
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // peersJSON is the content of VIGIL_PEERS_FILE: {"roles":{ROLE:[worker...]}}, a worker as
@@ -182,6 +198,12 @@ func (w *crew) touch() {
 	case w.changed <- struct{}{}:
 	default:
 	}
+}
+
+// touchAfter says that the peers change now and again when that time has passed.
+func (w *crew) touchAfter(d time.Duration) {
+	w.touch()
+	time.AfterFunc(d, w.touch)
 }
 
 // followPeers tells every service when the peers have changed, and returns what ends that.

@@ -1,152 +1,17 @@
 package controller
 
-import (
-	"bytes"
-	"context"
-	"errors"
-	"log/slog"
-	"os/exec"
-	"slices"
-	"strings"
-	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
-)
-
-// How much of a user's command on incidents is borne.
-const (
-	hookQueue   = 64               // notices that wait; more are dropped, and that is said
-	hookRetries = 3                // after a run that failed
-	hookLimit   = 30 * time.Second // of one run
-	hookBackOff = time.Second      // before the first retry; doubled before each further one
-	hookRest    = 5 * time.Second  // for what waits when the controller ends
-	hookSaid    = 4 << 10          // bytes of its output that are kept for the log
-)
-
-// notice is what the command is told: the incident as JSON.
+// notice is what the command of --on-incident is told: the incident as JSON.
 type notice struct {
 	incident string
 	state    string // "decided" or "ended"
 	body     []byte
 }
 
-// hook runs the command of --on-incident, one notice after the other, in a goroutine of its own.
-type hook struct {
-	command string
-	environ []string
-	run     func(*exec.Cmd) error
-	log     *slog.Logger
-	limit   time.Duration // of one run
-	backOff time.Duration
-	rest    time.Duration
-
-	queue chan notice
-	done  chan struct{}
-	quick context.Context // ends when nothing more is tried a second time
-	hurry context.CancelFunc
-	ctx   context.Context // ends when nothing may run any more
-	end   context.CancelFunc
-}
-
-// newHook begins to wait for notices; close ends that.
-func newHook(command string, environ []string, run func(*exec.Cmd) error, log *slog.Logger) *hook {
-	h := &hook{command: command, environ: environ, run: run, log: log, limit: hookLimit, backOff: hookBackOff, rest: hookRest,
-		queue: make(chan notice, hookQueue), done: make(chan struct{})}
-	h.ctx, h.end = context.WithCancel(context.Background())
-	h.quick, h.hurry = context.WithCancel(h.ctx)
-	return h
-}
-
-// begin begins to carry out what is told.
-func (h *hook) begin() {
-	go func() {
-		defer close(h.done)
-		for n := range h.queue {
-			h.carryOut(n)
-		}
-	}()
-}
-
-// tell queues a notice. It never waits.
-func (h *hook) tell(n notice) {
-	select {
-	case h.queue <- n:
-	default:
-		h.log.Warn("--on-incident is not told: it has not done yet with what it was told before", "incident", n.incident, "state", n.state, "waiting", len(h.queue))
+// errand is the run of the command that tells it.
+func (n notice) errand(command string) errand {
+	return errand{
+		name: "--on-incident", argv: []string{"sh", "-c", command}, input: n.body,
+		environ: []string{"VIGIL_INCIDENT=" + n.incident, "VIGIL_INCIDENT_STATE=" + n.state},
+		about:   []any{"incident", n.incident, "state", n.state},
 	}
-}
-
-// close lets what waits be told, bounded and without a second try, and ends the hook. Nobody may tell
-// it anything any more.
-func (h *hook) close() {
-	close(h.queue)
-	h.hurry()
-	limit := time.NewTimer(h.rest)
-	defer limit.Stop()
-	select {
-	case <-h.done:
-	case <-limit.C:
-		h.end()
-		<-h.done
-	}
-	h.end()
-}
-
-// carryOut runs the command until it succeeds, at most so often.
-func (h *hook) carryOut(n notice) {
-	for try, pause := 0, h.backOff; ; try, pause = try+1, 2*pause {
-		said, err := h.once(n)
-		if err == nil {
-			h.log.Debug("--on-incident was told", "incident", n.incident, "state", n.state)
-			return
-		}
-		args := []any{"incident", n.incident, "state", n.state, "error", err, "said", said}
-		if try == hookRetries || h.quick.Err() != nil {
-			h.log.Error("--on-incident did not succeed", args...)
-			return
-		}
-		h.log.Warn("--on-incident did not succeed and is tried again", append(args, "in", pause)...)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-h.quick.Done():
-		}
-		timer.Stop()
-	}
-}
-
-// once runs the command, with everything that it starts in its process group.
-func (h *hook) once(n notice) (said string, err error) {
-	ctx, cancel := context.WithTimeoutCause(h.ctx, h.limit, errors.New("not done after "+h.limit.String()))
-	defer cancel()
-	if ctx.Err() != nil {
-		return "", errors.New("the controller ends")
-	}
-	var out tailWriter
-	cmd := exec.CommandContext(ctx, "sh", "-c", h.command)
-	cmd.Env = slices.Concat(h.environ, []string{"VIGIL_INCIDENT=" + n.incident, "VIGIL_INCIDENT_STATE=" + n.state})
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(n.body), &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err = h.run(cmd)
-	switch {
-	case errors.Is(err, unix.EPIPE): // it does not care for the JSON, and has succeeded
-		err = nil
-	case err != nil && ctx.Err() != nil:
-		err = context.Cause(ctx)
-	}
-	return strings.TrimSpace(strings.ToValidUTF8(out.String(), "\uFFFD")), err
-}
-
-// tailWriter keeps the end of what is written.
-type tailWriter struct{ bytes.Buffer }
-
-func (t *tailWriter) Write(p []byte) (int, error) {
-	n, err := t.Buffer.Write(p)
-	if over := t.Len() - hookSaid; over > 0 {
-		t.Next(over)
-	}
-	return n, err //nolint:wrapcheck // a buffer has no errors
 }

@@ -118,7 +118,7 @@ func (c *Controller) showOutput(of selection) func(context.Context) error {
 				if e.Kind != event.WorkerStarted || !of.has(e.Role, e.Rank) {
 					continue
 				}
-				gone := func() bool { return ctx.Err() != nil || c.over(e.Role, e.Incarnation) }
+				gone := func() bool { return ctx.Err() != nil || c.over(e) }
 				for _, path := range c.logsOf(e) {
 					following.Go(func() { follow(path, gone, &prefixed{to: out, prefix: fmt.Sprintf("[%s %d] ", e.Role, e.Rank)}) })
 				}
@@ -139,7 +139,7 @@ func (c *Controller) showOutput(of selection) func(context.Context) error {
 
 // logsOf returns the paths of what a worker that has just been started writes.
 func (c *Controller) logsOf(e event.Event) []string {
-	dir := filepath.Join(c.ground.logs, string(e.Role), strconv.Itoa(e.Incarnation), fmt.Sprintf("%d.%d", e.Rank, 1))
+	dir := filepath.Join(c.ground.logs, string(e.Role), strconv.Itoa(e.Incarnation), fmt.Sprintf("%d.%d", e.Rank, max(e.Attempt, 1)))
 	return []string{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log")}
 }
 
@@ -169,8 +169,13 @@ func (t *terminal) finish(ctx context.Context, following *sync.WaitGroup) error 
 }
 
 // over reports whether that life of the role has been replaced.
-func (c *Controller) over(name role.Name, incarnation int) bool {
-	return c.engine.Status(name).Incarnation > incarnation+1
+func (c *Controller) over(started event.Event) bool {
+	rec, err := c.store.Record(started.Role)
+	if err != nil || started.Rank < 0 || started.Rank >= len(rec.Ranks) {
+		return true
+	}
+	now := rec.Ranks[started.Rank].Life
+	return now.Incarnation > started.Incarnation+1 || now.Incarnation == started.Incarnation && now.Attempt > started.Attempt+1
 }
 
 // follow copies a growing log until its writer is gone and all of it is read. Where the log is begun anew

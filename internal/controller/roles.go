@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -87,18 +88,63 @@ func (r roles) ReportError(_ context.Context, name role.Name, rep roleapi.Report
 	return nil
 }
 
-// PauseWatch holds back the verdict on silence.
-func (r roles) PauseWatch(_ context.Context, name role.Name, d time.Duration) error {
-	r.asked(name, "pause_watch for "+d.String())
-	r.store.Pause(name, d)
+// PauseWatch holds back the verdict on silence of the role or of one worker.
+func (r roles) PauseWatch(_ context.Context, name role.Name, rank int, d time.Duration) error {
+	whose, err := r.worker(name, rank)
+	if err != nil {
+		return err
+	}
+	r.asked(name, "pause_watch"+whose+" for "+d.String())
+	if rank == role.NoRank {
+		r.store.Pause(name, d)
+	} else {
+		r.store.PauseWorker(name, rank, d)
+	}
+	r.crew.touchAfter(d)
+	return nil
+}
+
+// ResumeWatch ends a pause of the role or of one worker.
+func (r roles) ResumeWatch(_ context.Context, name role.Name, rank int) error {
+	whose, err := r.worker(name, rank)
+	if err != nil {
+		return err
+	}
+	r.asked(name, "resume_watch"+whose)
+	if rank == role.NoRank {
+		r.store.Resume(name)
+	} else {
+		r.store.ResumeWorker(name, rank)
+	}
 	r.crew.touch()
 	return nil
 }
 
-// ResumeWatch ends a pause.
-func (r roles) ResumeWatch(_ context.Context, name role.Name) error {
-	r.asked(name, "resume_watch")
-	r.store.Resume(name)
+// Admit ends the quarantine of a worker.
+func (r roles) Admit(_ context.Context, name role.Name, rank int, life string) error {
+	whose, err := r.worker(name, rank)
+	if err != nil {
+		return err
+	}
+	if rec, err := r.store.Record(name); err != nil || life != "" && rec.Ranks[rank].Life.String() != life {
+		return errors.Join(err, fmt.Errorf("admit life %s: %w", life, roleapi.ErrStale))
+	}
+	r.asked(name, "admit"+whose)
+	err = r.store.Admit(name, rank)
+	if not := new(health.NotReadyError); errors.As(err, &not) {
+		return roleapi.NewProblem(http.StatusConflict, not.Error())
+	}
 	r.crew.touch()
-	return nil
+	return err
+}
+
+// worker says in words which worker of the role is meant; nothing for role.NoRank.
+func (r roles) worker(name role.Name, rank int) (string, error) {
+	if rank == role.NoRank {
+		return "", nil
+	}
+	if of, ok := r.opts.Job.Role(name); ok && rank >= of.Workers {
+		return "", roleapi.NewProblem(http.StatusBadRequest, fmt.Sprintf("role %s has no worker %d; its workers are 0 to %d", name, rank, of.Workers-1))
+	}
+	return fmt.Sprintf(" of worker %d", rank), nil
 }

@@ -35,6 +35,7 @@ type Controller struct {
 	events  *event.Log
 	history *event.History
 	kept    *incidents
+	hooks   *workerHooks // nil: no role has any
 	account *goodput.Account
 	store   *health.Store
 	checker *health.Checker
@@ -90,18 +91,25 @@ func (c *Controller) lay(ctx context.Context) error {
 func (c *Controller) compose() {
 	o, j := &c.opts, c.opts.Job
 	c.metrics = metrics.New(metrics.Options{Source: source{c}, Version: o.Version})
-	c.account = goodput.New(c.began, j.Names())
+	c.account = goodput.New(c.began, j.Names(), j.StandAlone()...)
 	var onIncident *hook
 	if o.OnIncident != "" {
 		environ := append(slices.Clone(o.Environ), "VIGIL_JOB="+j.Name, "VIGIL_JOB_UID="+c.uid)
-		onIncident = newHook(o.OnIncident, environ, c.ground.keeper.Run, c.log)
+		onIncident = newHook(environ, c.ground.keeper.Run, c.log)
 	}
-	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, c.log)
-	c.events = event.NewLog(keepEvents, c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe)
+	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, o.OnIncident, c.log)
+	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe}
+	if c.hooks = newWorkerHooks(c); c.hooks != nil {
+		observers = append(observers, c.hooks.Observe)
+	}
+	c.events = event.NewLog(keepEvents, observers...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
 	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: 1, Node: c.ground.host, Ears: ears{c}, Log: c.log.With("part", "wire")})
 	c.crew = newCrew(c)
+	if c.hooks != nil {
+		c.hooks.ports = c.crew.portsOf
+	}
 	onOff := restart.HealthCheckIsOff
 	if o.UseHealthCheck {
 		onOff = restart.HealthCheckOn
@@ -126,7 +134,7 @@ func (c *Controller) specs() []health.Spec {
 		if r.Limits.Heartbeat > 0 || r.Limits.Learned {
 			l.Heartbeat = r.Limits.Heartbeat
 		}
-		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Asked: r.Alive != nil, Stateful: r.State == job.Checkpointed, Source: stepSource(r)})
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Asked: r.Alive != nil, Stateful: r.State == job.Checkpointed, Rejoin: r.Restart.Rejoin, Source: stepSource(r)})
 	}
 	return specs
 }
@@ -149,6 +157,9 @@ func stepSource(r *job.Role) string {
 // ends, everything is killed instead.
 func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.endings.add("incidents", c.kept.follow())
+	if c.hooks != nil {
+		c.endings.add("worker hooks", c.hooks.follow())
+	}
 	c.serve()
 	started := event.New(c.began, event.JobStarted)
 	started.Detail = c.uid
@@ -204,7 +215,7 @@ func (c *Controller) serve() {
 
 // found hands to the engine what the checker found.
 func (c *Controller) found(f health.Findings) error {
-	c.engine.Found(f.Failures, f.Finished)
+	c.engine.Found(withLogs(c.ground.logs, f.Failures), f.Finished)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"vigil/internal/event"
 	"vigil/internal/health"
+	"vigil/internal/job"
 	"vigil/internal/metrics"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
@@ -102,14 +104,29 @@ func (v view) role(rec health.Record) httpapi.Role {
 	}
 	r.State, r.Why = v.stateOf(rec)
 	for _, k := range rec.Ranks {
-		w := httpapi.Worker{Rank: k.Rank, PID: k.PID, Life: k.Life.String(), State: k.State}
+		w := httpapi.Worker{Rank: k.Rank, PID: k.PID, Life: k.Life.String(), State: stateShown(rec, k)}
 		if k.Spoken {
 			step, age := k.Step, k.Age.Seconds()
 			w.Step, w.HeartbeatAgeSeconds = &step, &age
 		}
+		w.Phases = phases(k.Phases)
 		r.Workers = append(r.Workers, w)
 	}
 	return r
+}
+
+// phases returns the open phases of a worker, outermost first.
+func phases(open []health.OpenPhase) []httpapi.Phase {
+	out := []httpapi.Phase{}
+	for _, o := range open {
+		p := httpapi.Phase{Name: o.Name, AgeSeconds: o.Age.Seconds()}
+		if o.Limit > 0 {
+			limit := o.Limit.Seconds()
+			p.LimitSeconds = &limit
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 // stateOf joins what the engine does with a role and what health knows of it. The sentence is empty
@@ -119,6 +136,10 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 	switch {
 	case st.State == role.Running && !rec.Healthy:
 		return st.State, rec.Error
+	case st.State == role.Running && rec.Ready && rec.Available < len(rec.Ranks) && v.canDoWithout(rec):
+		return st.State, fmt.Sprintf("%d of its %d workers are available, others wait to be admitted or are paused", rec.Available, len(rec.Ranks))
+	case st.State == role.Running && !rec.Ready && !rec.Finished && v.canDoWithout(rec):
+		return st.State, cmp.Or(st.Why, fmt.Sprintf("%d of its %d workers are available", rec.Available, len(rec.Ranks)))
 	case st.State == role.Running && !rec.Ready && !rec.Finished:
 		return role.Starting, "not all its workers are ready"
 	case st.State == role.Running && rec.Paused:
@@ -130,6 +151,20 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 	default:
 		return st.State, st.Why
 	}
+}
+
+// stateShown is a worker's state as its peers see it.
+func stateShown(rec health.Record, k health.RankRecord) role.WorkerState {
+	if (rec.Paused || k.Paused) && k.State == role.WorkerReady {
+		return role.WorkerPaused
+	}
+	return k.State
+}
+
+// canDoWithout reports whether the role's workers are restarted alone and enough of them are available.
+func (v view) canDoWithout(rec health.Record) bool {
+	r, ok := v.opts.Job.Role(rec.Name)
+	return ok && r.Restart.Unit == job.UnitWorker && rec.Available >= max(r.Restart.MinAvailable, 1)
 }
 
 // Workers returns where the role's workers are.
@@ -144,7 +179,9 @@ func (v view) Workers(name role.Name) ([]httpapi.Peer, bool) {
 func (v view) Incidents() []httpapi.Incident {
 	out := []httpapi.Incident{}
 	for _, i := range v.history.Incidents() {
-		out = append(out, incident(i))
+		shown := incident(i)
+		shown.Collective = v.kept.said.get(i.ID)
+		out = append(out, shown)
 	}
 	return out
 }
@@ -162,7 +199,7 @@ func incident(i event.Incident) httpapi.Incident {
 		return &t
 	}
 	return httpapi.Incident{
-		ID: i.ID, Role: i.Role, Rank: i.Rank, Incarnation: i.Incarnation, Cause: i.Cause, Detail: i.Detail, Action: i.Action, Rule: i.Rule, Why: i.Why,
+		ID: i.ID, Role: i.Role, Rank: i.Rank, Incarnation: i.Incarnation, Cause: i.Cause, Detail: i.Detail, Log: i.Log, Action: i.Action, Rule: i.Rule, Why: i.Why,
 		Roles: i.Roles, Open: i.Open(), Detected: i.Detected, Decided: at(i.Decided), Stopped: at(i.Stopped), Clean: at(i.Clean), Started: at(i.Started),
 		FirstStep: at(i.FirstStep), Held: i.Held, Error: i.Error, Events: i.Events,
 	}

@@ -26,16 +26,17 @@ const (
 	PlanBegan Kind = "plan_began"
 	PlanEnded Kind = "plan_ended"
 
-	WorkerStarted  Kind = "worker_started"
-	WorkerReady    Kind = "worker_ready"
-	WorkerFinished Kind = "worker_finished"
-	WorkerExited   Kind = "worker_exited"
-	FirstStep      Kind = "first_step" // first heartbeat of a role's life
-	StepWentBack   Kind = "step_went_back"
-	StateBehind    Kind = "state_behind"
-	Checkpoint     Kind = "checkpoint"
-	RoleReady      Kind = "role_ready"
-	RoleFinished   Kind = "role_finished"
+	WorkerStarted     Kind = "worker_started"
+	WorkerReady       Kind = "worker_ready"
+	WorkerQuarantined Kind = "worker_quarantined" // ready, and not available before it is admitted
+	WorkerFinished    Kind = "worker_finished"
+	WorkerExited      Kind = "worker_exited"
+	FirstStep         Kind = "first_step" // first heartbeat of a role's life
+	StepWentBack      Kind = "step_went_back"
+	StateBehind       Kind = "state_behind"
+	Checkpoint        Kind = "checkpoint"
+	RoleReady         Kind = "role_ready"
+	RoleFinished      Kind = "role_finished"
 
 	ServiceJoined Kind = "service_joined"
 	ServiceLeft   Kind = "service_left"
@@ -68,6 +69,8 @@ type Event struct {
 	Detail      string        `json:"detail,omitempty"`
 	Error       string        `json:"error,omitempty"`
 	PID         int           `json:"pid,omitempty"`
+	Log         string        `json:"log,omitempty"`     // of a failure: path of the log that tells more
+	Attempt     int           `json:"attempt,omitempty"` // of the worker life that it concerns, from 1; 0: it concerns none
 }
 
 // New returns an event that concerns no single rank.
@@ -97,6 +100,9 @@ func (e Event) String() string {
 	}
 	if e.Rank != role.NoRank {
 		fmt.Fprintf(&b, " rank=%d", e.Rank)
+	}
+	if e.Attempt > 1 {
+		fmt.Fprintf(&b, " attempt=%d", e.Attempt)
 	}
 	if len(e.Roles) > 0 {
 		names := make([]string, len(e.Roles))

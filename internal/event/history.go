@@ -16,8 +16,10 @@ type Incident struct {
 	Role        role.Name
 	Rank        int // role.NoRank for the whole role
 	Incarnation int // the life that failed
+	Attempt     int // the same; 0 for the whole role
 	Cause       role.Cause
 	Detail      string
+	Log         string // path of the log that tells more; may be empty
 	Action      role.Action
 	Rule        string
 	Why         string
@@ -33,7 +35,8 @@ type Incident struct {
 	Held        []string  // who held on when it was stopped
 	Events      []Event
 
-	led string // the incident whose plan mends this one too
+	led   string // the incident whose plan mends this one too
+	alone bool   // only its worker is restarted
 }
 
 // Open reports whether the repair is still under way.
@@ -59,7 +62,7 @@ func (h *History) Observe(e Event) {
 	defer h.mu.Unlock()
 	switch e.Kind {
 	case Failure:
-		h.kept = append(h.kept, &Incident{ID: e.Incident, Role: e.Role, Rank: e.Rank, Incarnation: e.Incarnation, Cause: e.Cause, Detail: e.Detail, Detected: e.At, Events: []Event{e}, led: e.Incident})
+		h.kept = append(h.kept, &Incident{ID: e.Incident, Role: e.Role, Rank: e.Rank, Incarnation: e.Incarnation, Attempt: e.Attempt, Cause: e.Cause, Detail: e.Detail, Log: e.Log, Detected: e.At, Events: []Event{e}, led: e.Incident})
 		if len(h.kept) > h.size {
 			h.kept = slices.Delete(h.kept, 0, 1)
 		}
@@ -68,6 +71,7 @@ func (h *History) Observe(e Event) {
 		for _, i := range h.kept {
 			if i.ID == e.Incident || i.answeredBy(e) {
 				i.Action, i.Rule, i.Why, i.Roles, i.led = e.Action, e.Rule, e.Detail, e.Roles, e.Incident
+				i.alone, i.Ended, i.Error = e.Rank != role.NoRank, time.Time{}, ""
 				if i.Decided.IsZero() {
 					i.Decided = e.At
 				}
@@ -75,8 +79,15 @@ func (h *History) Observe(e Event) {
 		}
 	case FirstStep:
 		for _, i := range h.kept {
-			if i.FirstStep.IsZero() && i.Role == e.Role && e.Incarnation > i.Incarnation && !i.Started.IsZero() {
+			if i.FirstStep.IsZero() && i.isBefore(e) && !i.Started.IsZero() {
 				i.FirstStep = e.At
+				i.add(e)
+			}
+		}
+		return
+	case WorkerReady, WorkerQuarantined:
+		for _, i := range h.kept {
+			if i.alone && i.isBefore(e) && !i.Started.IsZero() {
 				i.add(e)
 			}
 		}
@@ -98,10 +109,23 @@ func (h *History) Observe(e Event) {
 	}
 }
 
+// isBefore reports whether an event is of a life that follows the one that failed.
+func (i *Incident) isBefore(e Event) bool {
+	next := e.Incarnation > i.Incarnation
+	if i.alone {
+		next = next || e.Incarnation == i.Incarnation && e.Rank == i.Rank && e.Attempt > i.Attempt
+	}
+	return next && i.Role == e.Role
+}
+
 // answeredBy reports whether a decision about another incident mends this one too: because nothing has
-// been decided about it yet, or because its own repair, still under way, is overruled.
+// been decided about it yet, or because its own repair, still under way, is overruled, or was one of its
+// worker alone and did not succeed.
 func (i *Incident) answeredBy(e Event) bool {
-	overrules := i.Open() && e.Action != role.InPlace
+	if e.Rank != role.NoRank {
+		return false // it is about one other worker
+	}
+	overrules := i.Open() && e.Action != role.InPlace || i.alone && (i.Open() || i.Error != "")
 	return (i.Decided.IsZero() || overrules) && slices.Contains(e.Roles, i.Role)
 }
 
@@ -111,6 +135,7 @@ func (i *Incident) follow(e Event) {
 	i.add(e)
 	switch {
 	case e.Incident != i.led: // an overruled plan sets none
+	case e.Rank != role.NoRank && e.Rank != i.Rank: // of another worker
 	case e.Kind == PlanEnded && (len(e.Roles) == 0 || slices.Contains(e.Roles, i.Role)):
 		i.Ended, i.Error = e.At, e.Error
 	case e.Kind == Moved && e.Role == i.Role && e.Error == "":

@@ -76,6 +76,15 @@ func (h *tale) times(id string, detected, decided, stopped, started, first, ende
 	}
 }
 
+func TestAnIncidentKnowsTheLogThatItsFailureNames(t *testing.T) {
+	h := newTale(t)
+	h.tell(event.Failure, "1", func(e *event.Event) { e.Role, e.Log = "critic", "/logs/critic/1/0.1/stderr.log" })
+	h.tell(event.Folded, "1", func(e *event.Event) { e.Role, e.Log = "critic", "/logs/critic/1/1.1/stderr.log" })
+	if got := h.incident("1").Log; got != "/logs/critic/1/0.1/stderr.log" {
+		t.Errorf("log %q", got)
+	}
+}
+
 func TestAnIncidentCarriesTheTimesOfItsRepair(t *testing.T) {
 	h := newTale(t)
 	h.failed("1", "critic", 1)                                                                                                // 1

@@ -4,7 +4,8 @@
 // its first step if it says steps, else from the moment that all its workers are ready, to the first
 // sign of its failure (for silence, when that began), or to its planned stop. The job is productive
 // while every role is that has not finished. The rest is start until the job was productive for the
-// first time, and lost after that, counted for the cause of the failure that made it so.
+// first time, and lost after that, counted for the cause of the failure that made it so. A role whose
+// workers stand alone goes on while single ones of them are restarted.
 //
 // The package folds events and reads no clock. Account is a hook of event.Log.
 package goodput
@@ -63,6 +64,9 @@ type account struct {
 	lives      int
 	step       int64 // at the end of the life before; -1: not known
 	redone     int64
+
+	alone bool       // its workers stand alone
+	cause role.Cause // of the newest failure of one of them
 }
 
 // Account adds events up. Its methods may be called from any goroutine.
@@ -82,11 +86,12 @@ type Account struct {
 	blame      role.Cause // of not being whole
 }
 
-// New returns an account for the roles of a job, that began at the time given.
-func New(began time.Time, roles []role.Name) *Account {
+// New returns an account for the roles of a job, that began at the time given. The workers of those of
+// alone are restarted one by one.
+func New(began time.Time, roles []role.Name, alone ...role.Name) *Account {
 	a := &Account{began: began, changed: began, order: slices.Clone(roles), roles: map[role.Name]*account{}, lost: map[role.Cause]*Loss{}}
 	for _, n := range roles {
-		a.roles[n] = &account{name: n, since: began, step: -1}
+		a.roles[n] = &account{name: n, since: began, step: -1, alone: slices.Contains(alone, n)}
 	}
 	return a
 }
@@ -105,17 +110,24 @@ func (a *Account) Observe(e event.Event) {
 		if e.Cause != role.Operator {
 			a.loss(e.Cause).Incidents++
 		}
+		if r.alone && e.Rank != role.NoRank {
+			r.cause = e.Cause
+			return
+		}
 		a.down(r, e.At.Add(-e.Took), e.Cause)
+	case e.Kind == event.Moved && e.Rank != role.NoRank: // the role goes on
 	case e.Kind == event.Moved && (e.Verb == "stop_heartbeats" || e.Verb == "stop_service"):
-		a.down(r, e.At.Add(-e.Took), a.blame)
+		a.down(r, e.At.Add(-e.Took), cmp.Or(r.cause, a.blame))
+	case e.Kind == event.Decided && e.Rank != role.NoRank:
+		r.cause = ""
 	case e.Kind == event.Moved && e.Verb == "read_step" && e.Step != nil:
 		r.step = *e.Step
 	case e.Kind == event.Moved && e.Verb == "run" && e.Error == "":
 		r.lives++
-		r.finished = false
+		r.finished, r.cause = false, ""
 	case e.Kind == event.FirstStep:
 		r.speaks = true
-		if e.Step != nil && r.step >= *e.Step {
+		if e.Step != nil && r.step >= *e.Step && e.Attempt <= 1 {
 			r.redone += r.step - *e.Step + 1
 		}
 		a.raise(r, e.At)

@@ -123,3 +123,30 @@ func TestFinishedRolesDoNotHoldUpTheOthersAndTheEndEndsTheCount(t *testing.T) {
 	d.at(80, event.JobEnded, "", nil)
 	d.wants(d.report(1000), 80, 0)
 }
+
+func TestARoleWhoseWorkersStandAloneGoesOnWhileOneOfThemIsRestarted(t *testing.T) {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	d := &day{t, New(began, []role.Name{"actor", "rollout"}, "rollout"), began}
+	one := func(e *event.Event) { e.Rank, e.Attempt, e.Cause = 1, 1, role.Exited }
+	d.at(0, event.FirstStep, "actor", step(1))
+	d.at(0, event.RoleReady, "rollout", nil)
+	d.at(10, event.Failure, "rollout", one)
+	d.at(10, event.Decided, "rollout", one)
+	d.at(11, event.Moved, "rollout", func(e *event.Event) { one(e); e.Verb = "stop_service" })
+	d.at(12, event.Moved, "rollout", func(e *event.Event) { one(e); e.Verb = "run" })
+	d.at(20, event.RoleReady, "rollout", nil)
+	d.wants(d.report(50), 50, 0)
+	d.at(50, event.Failure, "rollout", one) // too few others: its role is restarted
+	d.at(50, event.Decided, "rollout", nil)
+	d.at(50, event.Moved, "rollout", verb("stop_heartbeats", 0))
+	d.at(51, event.Moved, "rollout", verb("run", 0))
+	d.at(60, event.RoleReady, "rollout", nil)
+	r := d.report(100)
+	d.wants(r, 90, 0)
+	if len(r.Lost) != 1 || r.Lost[0].Cause != role.Exited || r.Lost[0].Incidents != 2 || r.Lost[0].Time != 10*time.Second {
+		t.Errorf("lost %+v", r.Lost)
+	}
+	if r.Roles[1].Lives != 1 {
+		t.Errorf("the role has had %d lives", r.Roles[1].Lives)
+	}
+}

@@ -37,6 +37,9 @@ func (t *Table) Sweep(now time.Time) Findings {
 			continue
 		}
 		for i := range r.ranks {
+			if r.ranks[i].idle || r.ranks[i].paused(now) {
+				continue
+			}
 			f, overdue := r.overdue(i, now)
 			f.Life.Job = t.job
 			switch {

@@ -77,7 +77,7 @@ func (r *record) left(rank, i int, at, now time.Time) {
 	case took <= 0:
 	case p.name == PausedPhase:
 		k.credit(took, now)
-	case !k.stepsIn(p) && !r.paused(now) && !k.unwatched():
+	case !k.stepsIn(p) && !r.paused(now) && !k.paused(now) && !k.unwatched():
 		r.rhythm.survived(rank, p.name, took)
 	}
 }

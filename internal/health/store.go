@@ -56,7 +56,7 @@ func (s *Store) Sweep(now time.Time) Findings {
 // about returns an event that concerns one worker life.
 func about(at time.Time, kind event.Kind, life role.Life, detail string) event.Event {
 	e := event.New(at, kind)
-	e.Role, e.Incarnation, e.Rank, e.Detail = life.Role, life.Incarnation, life.Rank, detail
+	e.Role, e.Incarnation, e.Rank, e.Attempt, e.Detail = life.Role, life.Incarnation, life.Rank, life.Attempt, detail
 	return e
 }
 
@@ -89,16 +89,19 @@ func (s *Store) beat(w Word) Heard {
 	life, step := w.Life, w.Step
 	s.mu.Lock()
 	given, behind := int64(0), event.StepWentBack
-	if r, ok := s.table.records[life.Role]; ok {
+	if r, k := s.table.peek(life); k != nil {
 		given = r.given
+		if k.attempt > 1 {
+			given = k.given
+		}
 		if r.Stateful {
 			behind = event.StateBehind
 		}
 	}
 	heard := s.table.Beat(w, now)
 	s.mu.Unlock()
-	e := event.New(now, event.FirstStep)
-	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, step
+	e := about(now, event.FirstStep, life, "")
+	e.Step = step
 	switch heard {
 	case HeardFirst:
 		s.record(e)
@@ -126,9 +129,12 @@ func (s *Store) Report(f role.Failure) Heard {
 		f.At = now
 	}
 	s.mu.Lock()
-	if r, ok := s.table.records[f.Life.Role]; ok && f.Cause == role.Stuck && r.paused(now) {
-		s.mu.Unlock()
-		return HeardNext
+	if r, ok := s.table.records[f.Life.Role]; ok && f.Cause == role.Stuck {
+		_, k := s.table.peek(f.Life)
+		if r.paused(now) || k != nil && k.paused(now) {
+			s.mu.Unlock()
+			return HeardNext
+		}
 	}
 	heard := s.table.Report(f)
 	s.mu.Unlock()
@@ -151,8 +157,8 @@ func (s *Store) Checkpoint(life role.Life, step int64) Heard {
 		s.stale(life, "checkpoint")
 		return heard
 	}
-	e := event.New(time.Now(), event.Checkpoint)
-	e.Role, e.Incarnation, e.Rank, e.Step = life.Role, life.Incarnation, life.Rank, &step
+	e := about(time.Now(), event.Checkpoint, life, "")
+	e.Step = &step
 	s.record(e)
 	return heard
 }
@@ -191,6 +197,12 @@ func (s *Store) Starved(life role.Life, waited time.Duration) Heard {
 	return heard
 }
 
+// kinds are the events that a worker's coming to a state is.
+var kinds = map[role.WorkerState]event.Kind{
+	role.WorkerStarting: event.WorkerStarted, role.WorkerReady: event.WorkerReady,
+	role.WorkerQuarantined: event.WorkerQuarantined, role.WorkerFinished: event.WorkerFinished,
+}
+
 // Worker takes in what a worker is doing.
 func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status string) {
 	s.mu.Lock()
@@ -202,16 +214,20 @@ func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status s
 	}
 	fresh := s.table.Worker(life, pid, state, status)
 	ready = fresh && !ready && r.ready()
+	shown := state
+	if fresh {
+		shown = k.shown()
+	}
 	s.change()
 	s.mu.Unlock()
 	if !fresh {
 		s.stale(life, "worker "+string(state))
 		return
 	}
-	kind := map[role.WorkerState]event.Kind{role.WorkerStarting: event.WorkerStarted, role.WorkerReady: event.WorkerReady, role.WorkerFinished: event.WorkerFinished}[state]
+	kind := kinds[shown]
 	if kind != "" && before != state || state == role.WorkerStarting {
-		e := event.New(time.Now(), kind)
-		e.Role, e.Incarnation, e.Rank, e.PID = life.Role, life.Incarnation, life.Rank, pid
+		e := about(time.Now(), kind, life, "")
+		e.PID = pid
 		s.record(e)
 	}
 	if ready {

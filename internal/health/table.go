@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"vigil/internal/job"
 	"vigil/internal/role"
 )
 
@@ -13,10 +14,11 @@ type Spec struct {
 	Name     role.Name
 	Workers  int
 	Limits   Limits
-	Probed   bool   // it has a ready probe, so a worker that runs is not ready yet
-	Asked    bool   // it has an alive probe
-	Stateful bool   // its work lives in checkpoints
-	Source   string // in words, where its steps come from if not from itself; empty: from itself
+	Probed   bool       // it has a ready probe, so a worker that runs is not ready yet
+	Asked    bool       // it has an alive probe
+	Stateful bool       // its work lives in checkpoints
+	Rejoin   job.Rejoin // what a worker that was restarted alone waits for; empty: none is
+	Source   string     // in words, where its steps come from if not from itself; empty: from itself
 }
 
 // Table holds the health of every role of one job. It is a plain value for one owner; Store shares it.
@@ -65,6 +67,12 @@ type rank struct {
 	stepped bool  // has said a step in this life
 	saved   int64 // newest step saved, in any life; -1: none
 	verdict bool
+	given   int64 // the step that an attempt after the first was given
+
+	idle        bool // it was fenced alone and has not begun: it is not judged
+	quarantined bool // it may run, and is not available before somebody admits it
+	pausedUntil time.Time
+	pausedSince time.Time
 
 	beats    int       // heartbeats of this life
 	rises    int       // those that raised its step
@@ -92,12 +100,17 @@ func NewTable(jobUID string, interval time.Duration, now time.Time, specs ...Spe
 func freshRanks(n int, now time.Time, before []rank) []rank {
 	ranks := make([]rank, n)
 	for i := range ranks {
-		ranks[i] = rank{attempt: 1, state: role.WorkerDown, since: now, saved: -1}
+		saved := int64(-1)
 		if before != nil {
-			ranks[i].saved = before[i].saved
+			saved = before[i].saved
 		}
+		ranks[i] = freshRank(now, saved, 1)
 	}
 	return ranks
+}
+
+func freshRank(now time.Time, saved int64, attempt int) rank {
+	return rank{attempt: attempt, state: role.WorkerDown, since: now, saved: saved}
 }
 
 // Fence raises the role's incarnation and returns it. Word of earlier lives is dropped from here on,
@@ -206,11 +219,15 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 		k.rose = later(k.rose, w.At)
 	}
 	k.step, k.stepped = *w.Step, true
-	if r.spoken {
+	given := r.given
+	switch {
+	case k.attempt > 1 && k.rises == 1:
+		given = k.given // the first word of a life that was begun alone
+	case r.spoken:
 		return HeardNext
 	}
 	r.spoken = true
-	if *w.Step < r.given {
+	if *w.Step < given {
 		return HeardWentBack
 	}
 	return HeardFirst
@@ -221,7 +238,7 @@ func (r *record) word(i int, at, now time.Time) {
 	k := &r.ranks[i]
 	if k.word.IsZero() {
 		r.rhythm.ranks[i].spoke = true
-	} else if gap := at.Sub(k.word); gap > 0 && !r.paused(now) && !k.inside() {
+	} else if gap := at.Sub(k.word); gap > 0 && !r.paused(now) && !k.paused(now) && !k.inside() {
 		r.learn(i, gap)
 	}
 	k.word, k.suspect, k.starved = later(k.word, at), "", ""
@@ -283,6 +300,9 @@ func (t *Table) Report(f role.Failure) Heard {
 	}
 	if f.Life.Incarnation == 0 {
 		f.Life.Incarnation, f.Life.Attempt = r.incarnation, 1
+		if _, k := t.worker(f.Life.Role, f.Life.Rank); k != nil {
+			f.Life.Attempt = k.attempt
+		}
 	}
 	f.Life.Job = cmp.Or(f.Life.Job, t.job)
 	if f.Life.Rank == role.NoRank {

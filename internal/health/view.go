@@ -24,6 +24,7 @@ type Record struct {
 	Incarnation int
 	Checkpoint  int64 // newest step that all its saving ranks have saved; -1: none
 	Ready       bool  // all workers ready
+	Available   int   // workers that are ready, admitted and well
 	Spoken      bool  // has said a step in this life
 	Finished    bool
 	Paused      bool
@@ -47,6 +48,7 @@ type RankRecord struct {
 	Unwell   bool // a verdict has been given on this life
 	Expected bool // its silence counts
 
+	Paused  bool        // it is not watched for silence
 	Guessed bool        // all its steps were guessed, it has said none itself
 	Phases  []OpenPhase // outermost first
 	Suspect string      // why it is suspected; empty: it is not
@@ -68,7 +70,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 	}
 	rec = Record{
 		Healthy: r.healthy, Error: r.err, LastHeartbeat: r.heartbeat, CurrentStep: r.step(), TaskRunning: r.running, RestartCount: r.restarts,
-		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
+		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Available: r.available(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
 		Limit: r.rhythm.shown(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.settled(), Watched: r.watchedBy() + r.from(),
 	}
 	for i := range r.ranks {
@@ -83,7 +85,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 		}
 		rec.Ranks = append(rec.Ranks, RankRecord{
 			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
-			PID: k.pid, State: k.state, Status: k.status, Step: step, Age: max(0, now.Sub(since)),
+			PID: k.pid, State: k.shown(), Paused: k.paused(now), Status: k.status, Step: step, Age: max(0, now.Sub(since)),
 			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
 			Guessed: k.guessed && !k.told, Phases: r.openPhases(i, now), Suspect: k.suspect, Starved: k.starved,
 		})

@@ -103,7 +103,7 @@ func anyNamed(pattern string, values fragment) fragment {
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // ours are variables that vigil sets in every worker; a value from the job file would be lost.
-var ours = []string{"VIGIL_JOB", "VIGIL_ROLE", "VIGIL_RANK", "VIGIL_INCARNATION", "VIGIL_LIFE", "VIGIL_RESUME_STEP", "VIGIL_SERVICE_URL", "VIGIL_INBOX", "VIGIL_PEERS_FILE", "NOTIFY_SOCKET"}
+var ours = []string{"VIGIL_JOB", "VIGIL_ROLE", "VIGIL_RANK", "VIGIL_INCARNATION", "VIGIL_LIFE", "VIGIL_RESUME_STEP", "VIGIL_SERVICE_URL", "VIGIL_CONTROLLER_URL", "VIGIL_INBOX", "VIGIL_PEERS_FILE", "NOTIFY_SOCKET"}
 
 var (
 	envKey = nameRule{envPattern.String(), func(name string) (string, string) {
@@ -142,7 +142,7 @@ var (
 
 func portsKey() Key {
 	k := Key{Name: "ports", Type: "mapping", Default: "`{}`",
-		Meaning: "TCP ports that are leased for each worker life. `auto` is any free one. `${port.NAME}` stands for the number in `command`, `env` and `ready.exec`."}
+		Meaning: "TCP ports that are leased for each worker life. `auto` is any free one. `${port.NAME}` stands for the number in `command`, `env`, `ready.exec`, `alive.exec` and `hooks`."}
 	k.Keys = []Key{{Name: "NAME", Type: portNumber.name, schema: portNumber.schema}}
 	k.schema = anyNamed(portPattern, portNumber.schema)
 	k.read = func(r *reader, t target, n *node) {

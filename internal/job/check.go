@@ -38,14 +38,12 @@ func (j *Job) Check(m Machine) error {
 			continue
 		}
 		found = append(found, j.checkCommand(r, key, environ)...)
-		if r.Ready != nil && len(r.Ready.Exec) > 0 {
-			if _, err := r.Program(r.Ready.Exec[0], environ); err != nil {
-				wrong("ready.exec[0]", err)
+		for _, p := range r.programs() {
+			if p.key == "command" {
+				continue // found with its interpreter above
 			}
-		}
-		if r.Alive != nil && len(r.Alive.Exec) > 0 {
-			if _, err := r.Program(r.Alive.Exec[0], environ); err != nil {
-				wrong("alive.exec[0]", err)
+			if _, err := r.Program(p.words[0], environ); err != nil {
+				wrong(p.key+"[0]", err)
 			}
 		}
 	}

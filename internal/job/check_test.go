@@ -78,6 +78,8 @@ func TestAProgramIsLookedUpInThePathOfItsRole(t *testing.T) {
 		{"workdir is a file", "command: [sh]\n    workdir: " + plain, "not a directory"},
 		{"env_file is missing", "command: [sh]\n    env_file: none.env", `none.env": no such file or directory`},
 		{"the probe's program is missing", "command: [sh]\n    ready: {exec: [prob]}", `command "prob": not found`},
+		{"the alive probe's program is missing", "command: [sh]\n    alive: {exec: [prob]}", `alive.exec[0]: role r: command "prob": not found`},
+		{"a hook's program is missing", "command: [sh]\n    hooks: {worker_down: [sh], worker_ready: [./tell]}", "hooks.worker_ready[0]: role r: command \"./tell\""},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			j, err := Parse("job.yaml", []byte("name: x\nroles:\n  r:\n    "+c.yaml), t.TempDir())

@@ -43,6 +43,7 @@ type Role struct {
 	Progress    Progress
 	Logs        Logs
 	Restart     Restart
+	Hooks       Hooks
 }
 
 // Resources of each worker: one bundle. A reservation, not a limit.
@@ -191,10 +192,14 @@ type Logs struct {
 // Restart is the role's part of the policy.
 type Restart struct {
 	OnFailure  role.Action // in_place, global or stop
-	EscalateAt int         // this restart of the role is global instead; 0: never
+	EscalateAt int         // this restart of the role is global instead, and with UnitWorker this one of the same worker the role's; 0: never
 	Also       []role.Name // restarted with it
 	MaxRewind  int64       // steps a checkpoint may lie back before in place is refused; negative: any
 	BackOff    BackOff
+
+	Unit         Unit
+	MinAvailable int    // with UnitWorker: so many others must be ready for a worker to be restarted alone; else -1
+	Rejoin       Rejoin // with UnitWorker; else empty
 }
 
 // BackOff is the wait between two restarts of one role: none before the first, then Base, doubling

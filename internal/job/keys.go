@@ -60,7 +60,7 @@ func roleKeys() []Key {
 			ofRole("per_node", whole[int](1, 100_000), func(r *Role) *int { return &r.Placement.PerNode }, "no limit", "At most so many workers on one node.")),
 		ofRole("devices", oneOf(DevicesAll, DevicesOwn), func(r *Role) *Devices { return &r.Devices }, "`all`",
 			"Which devices a worker sees: all of its service, indexed by `LOCAL_RANK`, or its own only, with `LOCAL_RANK` 0."),
-		ofRole("distributed", oneOf(Torch, None), func(r *Role) *Distributed { return &r.Distributed }, "`torch`",
+		ofRole("distributed", oneOf(Torch, None), func(r *Role) *Distributed { return &r.Distributed }, "`torch`; `none` with `restart.unit: worker`",
 			"Whether a worker finds the environment that torchrun sets."),
 		ofRole("depends_on", list(roleName, 0), func(r *Role) *[]role.Name { return &r.DependsOn }, "`[]`",
 			"Roles that must be ready before this one is started, and are stopped after it. No cycles."),
@@ -92,6 +92,7 @@ func roleKeys() []Key {
 				"A log of this size is put aside under a name with the time, and begun anew; `64Ki` or more."),
 			ofRole("keep", whole[int](1, 10_000), func(r *Role) *int { return &r.Logs.Keep }, "`5`", "How many logs that were put aside are kept of each stream, with `max_size`.")),
 		restartKey(),
+		hooksKey(),
 	}
 }
 
@@ -108,17 +109,18 @@ func progressKey() Key {
 }
 
 func restartKey() Key {
-	return group("restart", "The role's part of the restart policy.",
+	return group("restart", "The role's part of the restart policy.", append([]Key{
 		ofRole("on_failure", oneOf(role.InPlace, role.Global, role.Stop), func(r *Role) *role.Action { return &r.Restart.OnFailure },
 			"`global` for actor, rollout and actor_fwd, else `in_place`", "What is done when the role fails."),
-		ofRole("escalate_at", whole[int](0, 1_000_000), func(r *Role) *int { return &r.Restart.EscalateAt }, "`3`", "This restart of the role is global instead of in place; 0 is never."),
+		ofRole("escalate_at", whole[int](0, 1_000_000), func(r *Role) *int { return &r.Restart.EscalateAt }, "`3`", "This restart of the role is global instead of in place; 0 is never. With `unit: worker` also: this restart of the same worker is the role's instead."),
 		ofRole("also", list(roleName, 0), func(r *Role) *[]role.Name { return &r.Restart.Also }, "`[]`", "Roles that are restarted with it, because they cannot go on without a fresh peer."),
 		ofRole("max_rewind", whole[int64](0, math.MaxInt64), func(r *Role) *int64 { return &r.Restart.MaxRewind }, "no limit",
 			"How many steps the checkpoint of a stateful role may lie back; further back, the restart is global."),
 		group("backoff", "The wait between two restarts of the role: none before the first, then `base`, doubling up to `max`.",
 			ofRole("base", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Base }, "`1s`", "The first wait."),
 			ofRole("max", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Max }, "`1m`", "The longest wait; not under `base`."),
-			ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long.")))
+			ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long.")),
+	}, unitKeys()...)...)
 }
 
 func heartbeatKey() Key {

@@ -50,18 +50,20 @@ func TestTheReferenceHasExactlyTheKeysOfTheParser(t *testing.T) {
 }
 
 func TestEveryExampleOfTheReferenceIsAJobFile(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/job-file.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(text), "```yaml\n")[1:]
-	if len(blocks) == 0 {
-		t.Fatal("no example")
-	}
-	for i, block := range blocks {
-		example, _, _ := strings.Cut(block, "```")
-		if _, err := Parse(fmt.Sprintf("example %d", i+1), []byte(example), "/jobs"); err != nil {
-			t.Error(err)
+	for _, path := range []string{"../../docs/reference/job-file.md", "../../docs/guides/independent-workers.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := strings.Split(string(text), "```yaml\n")[1:]
+		if len(blocks) == 0 {
+			t.Fatalf("%s has no example", path)
+		}
+		for i, block := range blocks {
+			example, _, _ := strings.Cut(block, "```")
+			if _, err := Parse(fmt.Sprintf("%s example %d", path, i+1), []byte(example), "/jobs"); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -70,20 +70,22 @@ func Parse(name string, src []byte, dir string) (*Job, error) {
 // newRole returns a role with the defaults that do not depend on other keys.
 func newRole(name role.Name) Role {
 	r := Role{
-		Name:        name,
-		Workers:     1,
-		Placement:   Placement{Strategy: Pack},
-		Devices:     DevicesAll,
-		Distributed: Torch,
-		Completion:  Finish,
-		Stop:        StopPolicy{Signal: "TERM", Grace: defaultGrace, GraceOnFailure: defaultGraceOnFailure},
-		Limits:      Limits{Floor: defaultFloor},
-		Progress:    Progress{Expect: OnceSeen, Source: FromWord},
+		Name:       name,
+		Workers:    1,
+		Placement:  Placement{Strategy: Pack},
+		Devices:    DevicesAll,
+		Completion: Finish,
+		Stop:       StopPolicy{Signal: "TERM", Grace: defaultGrace, GraceOnFailure: defaultGraceOnFailure},
+		Limits:     Limits{Floor: defaultFloor},
+		Progress:   Progress{Expect: OnceSeen, Source: FromWord},
 		Restart: Restart{
 			OnFailure:  role.InPlace,
 			EscalateAt: defaultEscalateAt,
 			MaxRewind:  noMaxRewind,
 			BackOff:    BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute},
+
+			Unit:         UnitRole,
+			MinAvailable: noMinAvailable,
 		},
 	}
 	switch name {
@@ -109,6 +111,7 @@ func (j *Job) settle(dir string) {
 				r.State = Checkpointed
 			}
 		}
+		r.settleUnit()
 		if r.Logs.MaxSize > 0 && r.Logs.Keep == 0 {
 			r.Logs.Keep = defaultKeep
 		}

@@ -73,7 +73,7 @@ func TestASilentFileMeansTheDocumentedDefaults(t *testing.T) {
 		Limits:   Limits{Floor: 2 * time.Minute},
 		Progress: Progress{Expect: OnceSeen, Source: FromWord},
 		Restart: Restart{OnFailure: role.InPlace, EscalateAt: 3, MaxRewind: -1,
-			BackOff: BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute}},
+			BackOff: BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute}, Unit: UnitRole, MinAvailable: -1},
 	}
 	lead := plain
 	lead.Name, lead.Command, lead.State, lead.Restart.OnFailure = "actor", []string{"train"}, Checkpointed, role.Global
@@ -134,7 +134,8 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 			Phases: map[string]time.Duration{"checkpoint": 15 * time.Minute, "save shard": 90 * time.Second}, WarmUp: WarmUp{Steps: 3, Limit: 20 * time.Minute}},
 		Progress: Progress{Expect: Always, Source: FromHook},
 		Restart: Restart{OnFailure: role.Stop, Also: []role.Name{"critic"}, MaxRewind: 100,
-			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}},
+			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}, Unit: UnitWorker, MinAvailable: 0, Rejoin: RejoinManual},
+		Hooks: Hooks{WorkerDown: []string{"python3", "tell.py", "remove", "${port.http}"}, WorkerReady: []string{"./tell"}},
 	}
 	if diff := cmp.Diff(want, actor); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

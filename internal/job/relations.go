@@ -24,6 +24,7 @@ func (j *Job) relations() []Problem {
 		r.interpreted(key, wrong)
 		r.progress(key+".progress", wrong)
 		r.logs(key+".logs", wrong)
+		r.unit(key+".restart", wrong)
 		r.portsUsed(key, wrong)
 		r.probe(key+".ready", r.Ready, wrong)
 		if r.Alive != nil {
@@ -91,21 +92,13 @@ func (r *Role) portsUsed(key string, wrong tell) {
 			}
 		}
 	}
-	for i, word := range r.Command {
-		check(fmt.Sprintf("%s.command[%d]", key, i), word)
+	for _, p := range r.programs() {
+		for i, word := range p.words {
+			check(fmt.Sprintf("%s.%s[%d]", key, p.key, i), word)
+		}
 	}
 	for name, value := range r.Env {
 		check(key+".env."+name, value)
-	}
-	if r.Ready != nil {
-		for i, word := range r.Ready.Exec {
-			check(fmt.Sprintf("%s.ready.exec[%d]", key, i), word)
-		}
-	}
-	if r.Alive != nil {
-		for i, word := range r.Alive.Exec {
-			check(fmt.Sprintf("%s.alive.exec[%d]", key, i), word)
-		}
 	}
 }
 

@@ -29,7 +29,7 @@ var (
 	descBuildInfo   = desc("vigil_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
 )
 
-var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, role.WorkerPaused, role.WorkerDown, role.WorkerFinished}
+var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, role.WorkerPaused, role.WorkerQuarantined, role.WorkerDown, role.WorkerFinished}
 
 // Describe is prometheus.Collector's.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {

@@ -44,7 +44,8 @@ type Shm struct {
 	before  map[uint64]bool // inodes that were there when the life began
 	vain    map[uint64]int  // how often the others were looked at
 	ours    []shmFile
-	settled time.Time // modification time of the directory that needs no further look; zero: none
+	makers  map[shmFile]int // which of the processes, by pid, was seen first to have it mapped; 0: one before us
+	settled time.Time       // modification time of the directory that needs no further look; zero: none
 }
 
 // shmFile is one file of shared memory. Its name may come again, its inode with it does not.
@@ -78,7 +79,7 @@ func shmNamed(name string) (f shmFile, owner uint32, ok bool) {
 // FollowShm begins to follow. What is found is kept in the file note for ClearShm, should this program
 // die; what a program before us has noted there is taken over. Without a note, that is missing only.
 func (k *Keeper) FollowShm(note string) *Shm {
-	s := &Shm{keeper: k, note: note, vain: map[uint64]int{}, ours: readShmNote(note)}
+	s := &Shm{keeper: k, note: note, vain: map[uint64]int{}, ours: readShmNote(note), makers: map[shmFile]int{}}
 	s.Begin()
 	return s
 }
@@ -138,6 +139,7 @@ func (s *Shm) find(procs []*Process, unknown map[inode]shmFile) {
 			buf = eachMapping(h.PID, buf, func(m mapping) {
 				if f, ok := unknown[m.id]; ok && m.sharedWritable() {
 					s.ours = append(s.ours, f)
+					s.makers[f] = p.PID()
 					delete(unknown, m.id)
 				}
 			})
@@ -188,21 +190,39 @@ func (s *Shm) unknown(patience int) map[inode]shmFile {
 		s.settled = time.Time{}
 	}
 	s.ours = slices.DeleteFunc(s.ours, func(f shmFile) bool { return !there[f.Inode] })
+	maps.DeleteFunc(s.makers, func(f shmFile, _ int) bool { return !there[f.Inode] })
 	maps.DeleteFunc(s.before, func(ino uint64, _ bool) bool { return !there[ino] })
 	maps.DeleteFunc(s.vain, func(ino uint64, _ int) bool { return !there[ino] })
 	return found
 }
 
-// Clear removes what the life has left in /dev/shm; call it when the life's end is proved. It returns
-// the paths that it removed. What living processes use stays, and is tried at the next Clear.
-func (s *Shm) Clear() (removed []string, err error) {
+// Clear removes what the processes and their trees have left in /dev/shm; call it when their end is
+// proved. It returns the paths that it removed. What living processes use stays, and so does what was
+// made by others that Look was given and Clear was not: they may open it again.
+func (s *Shm) Clear(ended []*Process) (removed []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.ours) == 0 {
+	for _, p := range ended {
+		for f, maker := range s.makers {
+			if maker == p.PID() {
+				s.makers[f] = 0
+			}
+		}
+	}
+	mine, others := []shmFile(nil), []shmFile(nil)
+	for _, f := range s.ours {
+		if s.makers[f] == 0 {
+			mine = append(mine, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	if len(mine) == 0 {
 		return nil, nil
 	}
 	known := len(s.ours)
-	s.ours, removed, err = removeUnused(s.ours, s.keeper.uid)
+	rest, removed, err := removeUnused(mine, s.keeper.uid)
+	s.ours = append(others, rest...)
 	if len(s.ours) != known {
 		err = errors.Join(err, writeShmNote(s.note, s.ours))
 	}

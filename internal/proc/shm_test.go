@@ -45,9 +45,9 @@ func end(t *testing.T, k *Keeper, p *Process) {
 	}
 }
 
-func mustRemove(t *testing.T, s *Shm, names ...string) {
+func mustRemove(t *testing.T, s *Shm, ended *Process, names ...string) {
 	t.Helper()
-	removed, err := s.Clear()
+	removed, err := s.Clear([]*Process{ended})
 	if err != nil {
 		t.Error(err)
 	}
@@ -72,7 +72,7 @@ func TestSharedMemoryOfAKilledTreeIsRemovedAndNothingElse(t *testing.T) {
 		makeShm(t, strangers)
 		look(t, s, p)
 		end(t, k, p)
-		mustRemove(t, s, ours, below)
+		mustRemove(t, s, p, ours, below)
 		for _, name := range []string{before, openOnly, readOnly, strangers} {
 			if !inShm(name) {
 				t.Errorf("%s is gone", name)
@@ -91,13 +91,13 @@ func TestSharedMemoryThatALivingProcessUsesStaysUntilItHasEnded(t *testing.T) {
 			other, _ := startHelper(t, k, "shm", verb+":"+name)
 			look(t, s, p)
 			end(t, k, p)
-			mustRemove(t, s)
+			mustRemove(t, s, p)
 			if !inShm(name) {
 				t.Fatal("it was taken from a living process")
 			}
 			s.Begin() // it is ours in the next life, too
 			end(t, k, other)
-			mustRemove(t, s, name)
+			mustRemove(t, s, p, name)
 		})
 	}
 }
@@ -113,7 +113,7 @@ func TestAFileOfTheSameNameIsNotTheSameFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	makeShm(t, name)
-	mustRemove(t, s)
+	mustRemove(t, s, p)
 	if !inShm(name) {
 		t.Error("a new file of that name was removed")
 	}
@@ -149,7 +149,7 @@ func TestGlancesFindWhatIsMadeLaterAndTireOfStrangers(t *testing.T) {
 		return len(s.ours) == 1
 	})
 	end(t, k, q)
-	mustRemove(t, s, late)
+	mustRemove(t, s, q, late)
 }
 
 func TestWhatADeadProgramKnewIsRemovedByItsNote(t *testing.T) {
@@ -170,7 +170,7 @@ func TestWhatADeadProgramKnewIsRemovedByItsNote(t *testing.T) {
 	}
 	end(t, k, other)
 	again := k.FollowShm(note) // as the service that takes its place does
-	mustRemove(t, again, shared)
+	mustRemove(t, again, p, shared)
 	if exists(note) {
 		t.Error("the note is still there")
 	}
@@ -263,4 +263,22 @@ func BenchmarkShm(b *testing.B) {
 		files = append(files, f)
 	}
 	measure("who uses 50 files", empty, func() error { inUse(files); return nil })
+}
+
+func TestWhatAPeerHasMadeIsItsOwnAlthoughNobodyUsesItNow(t *testing.T) {
+	k := newKeeper(t, NoCgroups)
+	s := k.FollowShm("")
+	mine, theirs := shmName(t, "mine"), shmName(t, "theirs")
+	p, _ := startHelper(t, k, "shm", "map:"+mine)
+	other, _ := startHelper(t, k, "shm", "map:"+theirs)
+	if err := s.Look([]*Process{p, other}); err != nil {
+		t.Fatal(err)
+	}
+	end(t, k, p)
+	end(t, k, other)
+	mustRemove(t, s, p, mine)
+	if !inShm(theirs) {
+		t.Fatal("the file of a peer, which may open it again, is gone")
+	}
+	mustRemove(t, s, other, theirs)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"vigil/internal/job"
 	"vigil/internal/role"
 )
 
@@ -15,12 +16,16 @@ type Decision struct {
 	Rule   Rule
 	Why    string
 	Exit   int // exit code, when Action is Stop
+
+	Alone bool // of the one role only the worker Rank is restarted
+	Rank  int  // where Alone
 }
 
 // Standing is what is known of a role when it fails.
 type Standing struct {
 	Step       int64
 	Checkpoint int64 // newest step saved; negative: none is known
+	Available  int   // workers that are ready, admitted and have not failed
 }
 
 // verdict is what one failure asks for.
@@ -29,11 +34,18 @@ type verdict struct {
 	rule   Rule
 	why    string
 	exit   int
+	alone  bool // only the worker
 }
 
 // Decide returns the one decision, the mildest that repairs every failure of the batch. It is not
-// called with an empty batch.
+// called with an empty batch. A worker is restarted alone only where its failure is the whole batch.
 func Decide(p Policy, l Ledger, standing map[role.Name]Standing, failures []role.Failure) Decision {
+	if len(failures) == 1 {
+		f := failures[0]
+		if v := p.judge(l, standing[f.Life.Role], f); v.alone {
+			return Decision{Action: v.action, Rule: v.rule, Why: v.why, Roles: []role.Name{f.Life.Role}, Alone: true, Rank: f.Life.Rank}
+		}
+	}
 	var first Decision
 	touched := map[role.Name]bool{}
 	for _, f := range failures {
@@ -74,20 +86,31 @@ func worse(a, b role.Action) bool {
 
 // judge reads the decision table from its top for one failure. The first line that fits settles it.
 func (p Policy) judge(l Ledger, at Standing, f role.Failure) verdict {
-	name := f.Life.Role
-	rp, s := p.Roles[name], l.Roles[name]
+	rp := p.Roles[f.Life.Role]
 	operator := f.Cause == role.Operator
 	switch {
 	case f.Fatal:
-		return verdict{role.Stop, Fatal, fmt.Sprintf("%s reported a fatal error: %s", f.Subject(), f.Detail), ExitFailed}
+		return verdict{action: role.Stop, rule: Fatal, why: fmt.Sprintf("%s reported a fatal error: %s", f.Subject(), f.Detail), exit: ExitFailed}
 	case operator:
-		return verdict{role.InPlace, OperatorAsked, "asked for by an operator", 0}
+		return verdict{action: role.InPlace, rule: OperatorAsked, why: "asked for by an operator"}
 	case !p.HealthCheck:
-		return verdict{role.Stop, HealthCheckOff, fmt.Sprintf("%s failed (%s) and nothing is repaired without --use-health-check", f.Subject(), f.Cause), ExitFailed}
+		return verdict{action: role.Stop, rule: HealthCheckOff, why: fmt.Sprintf("%s failed (%s) and nothing is repaired without --use-health-check", f.Subject(), f.Cause), exit: ExitFailed}
+	case rp.Unit == job.UnitWorker && ofWorker(f):
+		return p.worker(l, at, f)
+	default:
+		return p.whole(l, at, f)
+	}
+}
+
+// whole judges a failure for which the role answers as a whole.
+func (p Policy) whole(l Ledger, at Standing, f role.Failure) verdict {
+	name := f.Life.Role
+	rp, s := p.Roles[name], l.Roles[name]
+	switch {
 	case p.NoProgressLives > 0 && s.EverBegan && p.idle(s, at) >= p.NoProgressLives:
-		return verdict{role.Stop, NoProgress, fmt.Sprintf("%s gained no step in %d lives (--no-progress-lives %d)", name, p.idle(s, at), p.NoProgressLives), ExitNoProgress}
+		return verdict{action: role.Stop, rule: NoProgress, why: fmt.Sprintf("%s gained no step in %d lives (--no-progress-lives %d)", name, p.idle(s, at), p.NoProgressLives), exit: ExitNoProgress}
 	case rp.OnFailure == role.Stop:
-		return verdict{role.Stop, RoleMustStop, fmt.Sprintf("%s failed (%s) and its on_failure is stop", f.Subject(), f.Cause), ExitFailed}
+		return verdict{action: role.Stop, rule: RoleMustStop, why: fmt.Sprintf("%s failed (%s) and its on_failure is stop", f.Subject(), f.Cause), exit: ExitFailed}
 	case rp.OnFailure == role.Global:
 		return p.global(l, f, RoleNeedsGlobal, fmt.Sprintf("%s needs a global restart", name))
 	case rp.Stateful && rp.MaxRewind >= 0 && at.Step-max(at.Checkpoint, 0) > rp.MaxRewind:
@@ -95,16 +118,16 @@ func (p Policy) judge(l Ledger, at Standing, f role.Failure) verdict {
 	case rp.EscalateAt > 0 && s.InPlace+1 >= rp.EscalateAt && !hasOwnBudget(s, f.Cause):
 		return p.global(l, f, RoleBudgetSpent, fmt.Sprintf("this would be restart %d of %s since the last global one", s.InPlace+1, name))
 	default:
-		return verdict{role.InPlace, RoleCanStay, fmt.Sprintf("%s can be restarted in place (%d of %s before)", name, s.InPlace, atMost(rp.EscalateAt)), 0}
+		return verdict{action: role.InPlace, rule: RoleCanStay, why: fmt.Sprintf("%s can be restarted in place (%d of %s before)", name, s.InPlace, atMost(rp.EscalateAt))}
 	}
 }
 
 // global asks for a global restart if the budget still has one.
 func (p Policy) global(l Ledger, f role.Failure, rule Rule, why string) verdict {
 	if l.Global >= p.MaxGlobal && !hasOwnBudget(l.Roles[f.Life.Role], f.Cause) {
-		return verdict{role.Stop, GlobalBudgetSpent, fmt.Sprintf("%s, and %d of %d global restarts are spent", why, l.Global, p.MaxGlobal), ExitFailed}
+		return verdict{action: role.Stop, rule: GlobalBudgetSpent, why: fmt.Sprintf("%s, and %d of %d global restarts are spent", why, l.Global, p.MaxGlobal), exit: ExitFailed}
 	}
-	return verdict{role.Global, rule, why, 0}
+	return verdict{action: role.Global, rule: rule, why: why}
 }
 
 // idle is how many lives in a row, the one that ends now included, gained no step.

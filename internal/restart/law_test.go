@@ -22,12 +22,15 @@ func drawJob(t *rapid.T) *job.Job {
 	j := &job.Job{Name: "law", Lead: "r0"}
 	n := rapid.IntRange(1, 6).Draw(t, "roles")
 	for i := range n {
-		r := job.Role{Name: role.Name(fmt.Sprintf("r%d", i)), Workers: 1, State: rapid.SampledFrom([]job.StateKind{job.Checkpointed, job.Stateless}).Draw(t, "state")}
+		r := job.Role{Name: role.Name(fmt.Sprintf("r%d", i)), Workers: rapid.IntRange(1, 3).Draw(t, "workers"), State: rapid.SampledFrom([]job.StateKind{job.Checkpointed, job.Stateless}).Draw(t, "state")}
 		r.Restart = job.Restart{
 			OnFailure:  rapid.SampledFrom([]role.Action{role.InPlace, role.InPlace, role.Global, role.Stop}).Draw(t, "on_failure"),
 			EscalateAt: rapid.IntRange(1, 4).Draw(t, "escalate_at"),
 			MaxRewind:  rapid.Int64Range(-1, 20).Draw(t, "max_rewind"),
 			BackOff:    job.BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute},
+		}
+		if rapid.Bool().Draw(t, "alone") {
+			r.Restart.Unit, r.Restart.MinAvailable = job.UnitWorker, rapid.IntRange(0, r.Workers-1).Draw(t, "min_available")
 		}
 		for k := range n {
 			name := role.Name(fmt.Sprintf("r%d", k))
@@ -55,7 +58,7 @@ func drawPolicy(t *rapid.T, j *job.Job) restart.Policy {
 func drawBatch(t *rapid.T, p restart.Policy, causes []role.Cause) []role.Failure {
 	var batch []role.Failure
 	for _, n := range rapid.SliceOfNDistinct(rapid.SampledFrom(p.Order), 1, len(p.Order), rapid.ID[role.Name]).Draw(t, "failed") {
-		batch = append(batch, role.Failure{Life: role.Life{Role: n, Incarnation: 1, Attempt: 1}, Cause: rapid.SampledFrom(causes).Draw(t, "cause"),
+		batch = append(batch, role.Failure{Life: role.Life{Role: n, Incarnation: 1, Rank: rapid.IntRange(role.NoRank, 2).Draw(t, "rank"), Attempt: 1}, Cause: rapid.SampledFrom(causes).Draw(t, "cause"),
 			Fatal: rapid.IntRange(0, 30).Draw(t, "fatal") == 0})
 	}
 	return batch
@@ -64,7 +67,7 @@ func drawBatch(t *rapid.T, p restart.Policy, causes []role.Cause) []role.Failure
 func drawStanding(t *rapid.T, p restart.Policy) map[role.Name]restart.Standing {
 	at := map[role.Name]restart.Standing{}
 	for _, n := range p.Order {
-		at[n] = restart.Standing{Step: rapid.Int64Range(0, 40).Draw(t, "step"), Checkpoint: rapid.Int64Range(-1, 40).Draw(t, "checkpoint")}
+		at[n] = restart.Standing{Step: rapid.Int64Range(0, 40).Draw(t, "step"), Checkpoint: rapid.Int64Range(-1, 40).Draw(t, "checkpoint"), Available: rapid.IntRange(0, 2).Draw(t, "available")}
 	}
 	return at
 }
@@ -77,7 +80,8 @@ func failForEver(t *rapid.T) {
 	// The most that budgets allow: every role's in-place restarts for every global one, and its own budgets.
 	bound := 0
 	for i := range j.Roles {
-		bound += (p.MaxGlobal+1)*j.Roles[i].Restart.EscalateAt + 20
+		whole := (p.MaxGlobal+1)*j.Roles[i].Restart.EscalateAt + 20
+		bound += whole * (1 + 3*j.Roles[i].Restart.EscalateAt) // in each of its lives, three workers alone
 	}
 	bound += p.MaxGlobal + 1
 	bound *= 2 // a global restart that its own budget pays forgives too
@@ -100,6 +104,14 @@ func failForEver(t *rapid.T) {
 		l = l.Spend(p, d, batch, at, now)
 		if l.Global > p.MaxGlobal {
 			t.Fatalf("%d global restarts counted, at most %d allowed", l.Global, p.MaxGlobal)
+		}
+		for w, s := range l.Workers {
+			if s.Restarts >= p.Roles[w.Role].EscalateAt {
+				t.Fatalf("%v was restarted alone %d times, more than its budget", w, s.Restarts)
+			}
+			if d := p.WaitAlone(l, w, 0.5); d < 0 || d > p.Roles[w.Role].BackOff.Max {
+				t.Fatalf("%v waits %s", w, d)
+			}
 		}
 		for n, s := range l.Roles {
 			if s.Hardware > 10 || s.Preempted > 10 || s.InPlace >= p.Roles[n].EscalateAt {
@@ -135,6 +147,12 @@ func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T
 		d := restart.Decide(p, l, at, batch)
 		if diff := cmp.Diff(d, restart.Decide(p, l, at, batch)); diff != "" {
 			t.Fatalf("the same question has two answers:\n%s", diff)
+		}
+		if d.Alone {
+			if len(batch) != 1 || !slices.Equal(d.Roles, []role.Name{batch[0].Life.Role}) || d.Rank != batch[0].Life.Rank {
+				t.Fatalf("%v is restarted alone for %v", d, batch)
+			}
+			return
 		}
 		strongest := 0
 		for _, f := range batch {

@@ -41,6 +41,9 @@ type Plan struct {
 	Action role.Action // InPlace, Global, Stop, or Begin
 	Roles  []role.Name // every role it touches
 	Moves  []Move
+
+	Alone bool // its moves are about the worker Rank of its one role
+	Rank  int  // where Alone
 }
 
 // Begin is the action of a plan that starts what has never run.

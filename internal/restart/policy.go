@@ -1,6 +1,7 @@
 package restart
 
 import (
+	"maps"
 	"time"
 
 	"vigil/internal/job"
@@ -14,6 +15,7 @@ type Rule string
 const (
 	RoleNeedsGlobal   Rule = "role_needs_global"
 	RoleCanStay       Rule = "role_can_stay"
+	WorkerCanRestart  Rule = "worker_can_restart"
 	RoleBudgetSpent   Rule = "role_budget_spent"
 	RoleStateTooOld   Rule = "role_state_too_old"
 	RoleMustStop      Rule = "role_must_stop"
@@ -73,8 +75,9 @@ const (
 
 // Ledger is what has been spent on restarts. It is a value; Spend returns a new one.
 type Ledger struct {
-	Global int
-	Roles  map[role.Name]Spent
+	Global  int
+	Roles   map[role.Name]Spent
+	Workers map[Worker]SpentAlone // since their role last began as a whole
 }
 
 // Spent is what one role has spent and how it has fared.
@@ -91,19 +94,18 @@ type Spent struct {
 }
 
 // NewLedger returns a ledger in which nothing is spent.
-func NewLedger() Ledger { return Ledger{Roles: map[role.Name]Spent{}} }
+func NewLedger() Ledger {
+	return Ledger{Roles: map[role.Name]Spent{}, Workers: map[Worker]SpentAlone{}}
+}
 
-func (l Ledger) clone() Ledger {
-	roles := make(map[role.Name]Spent, len(l.Roles))
-	for k, v := range l.Roles {
-		roles[k] = v
-	}
-	return Ledger{Global: l.Global, Roles: roles}
+// Clone returns a ledger that shares nothing with this one.
+func (l Ledger) Clone() Ledger {
+	return Ledger{Global: l.Global, Roles: maps.Clone(l.Roles), Workers: maps.Clone(l.Workers)}
 }
 
 // Began returns the ledger after a role's workers have begun to run.
 func (l Ledger) Began(name role.Name, now time.Time) Ledger {
-	l = l.clone()
+	l = l.Clone()
 	s := l.Roles[name]
 	s.Running, s.EverBegan = now, true
 	l.Roles[name] = s
@@ -117,9 +119,15 @@ func (l Ledger) Began(name role.Name, now time.Time) Ledger {
 // these last.
 func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
 	before := l
-	l = l.clone()
-	if d.Action == role.Stop {
+	l = l.Clone()
+	switch {
+	case d.Action == role.Stop:
 		return l
+	case d.Alone:
+		return l.spendAlone(p, failures[0], now)
+	}
+	for _, name := range d.Roles {
+		l.forgiveWorkers(name)
 	}
 	charged := map[role.Name]bool{}
 	spends := false
@@ -175,7 +183,11 @@ func (l Ledger) failed(p Policy, name role.Name, step int64, now time.Time) Spen
 // for the first restart in a row, then base, doubling up to max. jitter, from 0 to 1, takes up to a
 // fifth off, so that many roles do not begin at one instant.
 func (p Policy) Wait(l Ledger, name role.Name, jitter float64) time.Duration {
-	b, n := p.Roles[name].BackOff, l.Roles[name].InARow
+	return p.wait(name, l.Roles[name].InARow, jitter)
+}
+
+func (p Policy) wait(name role.Name, n int, jitter float64) time.Duration {
+	b := p.Roles[name].BackOff
 	if n < 2 || b.Base <= 0 {
 		return 0
 	}

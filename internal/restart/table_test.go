@@ -65,6 +65,10 @@ var failed = map[string]struct {
 	"a role that an operator asked to restart": {names, func(s *scene) { s.failure.Cause = role.Operator }},
 	"any, with health check off":               {names, func(s *scene) { s.policy.HealthCheck = false }},
 	"a role with `on_failure: stop`":           {names, func(s *scene) { s.role(func(r *restart.RolePolicy) { r.OnFailure = role.Stop }) }},
+	"a worker of a role with `restart.unit: worker`, with enough others available": {names, func(s *scene) {
+		s.role(func(r *restart.RolePolicy) { r.Unit, r.MinAvailable, r.OnFailure = job.UnitWorker, 1, role.Stop })
+		s.standing[s.failure.Life.Role] = restart.Standing{Available: 1}
+	}},
 	"a role that gained no step over `--no-progress-lives N` lives": {names, func(s *scene) {
 		s.policy.NoProgressLives = 2
 		spent := s.ledger.Roles[s.failure.Life.Role]
@@ -163,12 +167,12 @@ func TestThePolicyDecidesWhatEveryLineOfTheDocumentedTableSays(t *testing.T) {
 		})
 	}
 	for _, r := range []restart.Rule{restart.RoleNeedsGlobal, restart.RoleCanStay, restart.RoleBudgetSpent, restart.RoleStateTooOld, restart.RoleMustStop,
-		restart.GlobalBudgetSpent, restart.Fatal, restart.NoProgress, restart.HealthCheckOff, restart.OperatorAsked} {
+		restart.GlobalBudgetSpent, restart.Fatal, restart.NoProgress, restart.HealthCheckOff, restart.OperatorAsked, restart.WorkerCanRestart} {
 		if !tried[r] {
 			t.Errorf("the documented table has no line for the rule %s", r)
 		}
 	}
-	if len(tried) != 10 {
+	if len(tried) != 11 {
 		t.Errorf("rules of the table: %v", slices.Sorted(maps.Keys(tried)))
 	}
 }

@@ -208,9 +208,10 @@ type WorkerState string
 
 // The states of a worker.
 const (
-	WorkerStarting WorkerState = "starting"
-	WorkerReady    WorkerState = "ready"
-	WorkerPaused   WorkerState = "paused"
-	WorkerDown     WorkerState = "down"
-	WorkerFinished WorkerState = "finished"
+	WorkerStarting    WorkerState = "starting"
+	WorkerReady       WorkerState = "ready"
+	WorkerPaused      WorkerState = "paused"
+	WorkerQuarantined WorkerState = "quarantined" // it runs and is ready, and takes no part before somebody admits it
+	WorkerDown        WorkerState = "down"
+	WorkerFinished    WorkerState = "finished"
 )

@@ -122,7 +122,9 @@ func (w *world) lines() string {
 	defer w.mu.Unlock()
 	shown := slices.DeleteFunc(slices.Clone(w.events), func(e event.Event) bool {
 		switch e.Kind {
-		case event.WorkerStarted, event.WorkerReady, event.RoleReady, event.Checkpoint:
+		case event.WorkerReady:
+			return e.Attempt < 2
+		case event.WorkerStarted, event.RoleReady, event.Checkpoint:
 			return true
 		case event.Moved: // the first start and the last stop are in every story
 			return e.Incident == ""
@@ -219,6 +221,8 @@ func (w *world) do(ctx context.Context, words []string) error {
 		<-time.After(d)
 		open()
 		return err
+	case "admit":
+		return w.store.Admit(name, rank)
 	case "restart":
 		return w.engine.Restart(name)
 	case "stop-role":
@@ -341,6 +345,12 @@ func (w *world) roleSettings(name role.Name, words []string) error {
 			r.Completion = job.Completion(value)
 		case "state":
 			r.State = job.StateKind(value)
+		case "unit":
+			r.Restart.Unit, r.Restart.MinAvailable = job.Unit(value), 1
+		case "min_available":
+			r.Restart.MinAvailable = n
+		case "rejoin":
+			r.Restart.Rejoin = job.Rejoin(value)
 		case "max_rewind":
 			r.Restart.MaxRewind = int64(n)
 		case "back_off":

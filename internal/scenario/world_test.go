@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vigil/internal/event"
@@ -45,7 +46,9 @@ type player struct {
 	index       int
 	service     bool
 	incarnation int
-	ranks       []bool // which run
+	ranks       []bool         // which run
+	attempts    []atomic.Int32 // beyond the first, by rank
+	alone       bool           // its workers need no others
 	hung        map[int]bool
 	mood        string // quiet, stalled or starved; empty: it gets on
 	step        int64
@@ -189,6 +192,7 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	ranks, brief := len(p.ranks), p.brief
 	for i := range p.ranks {
 		p.ranks[i] = !brief
+		p.attempts[i].Store(0)
 	}
 	ready := role.WorkerReady
 	if p.unready {
@@ -209,6 +213,34 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	return nil
 }
 
+func (w *world) StopWorker(ctx context.Context, name role.Name, rank int, _ engine.Stop) ([]string, error) {
+	if err := w.took(ctx, "stop_service", name); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.actors[name]
+	p.ranks[rank] = false
+	delete(p.hung, rank)
+	return nil, nil
+}
+
+func (w *world) RunWorker(ctx context.Context, life role.Life, _ int64) error {
+	name := life.Role
+	if err := w.took(ctx, "run", name); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	p := w.actors[name]
+	p.ranks[life.Rank] = true
+	p.attempts[life.Rank].Store(int32(life.Attempt - 1))
+	life = w.life(name, p.incarnation, life.Rank)
+	w.mu.Unlock()
+	w.store.Worker(life, 2000+life.Rank, role.WorkerStarting, "")
+	w.store.Worker(life, 2000+life.Rank, role.WorkerReady, "")
+	return nil
+}
+
 // train sends the heartbeats of one life.
 func (w *world) train(life context.Context, name role.Name, inc int) {
 	w.mu.Lock()
@@ -224,13 +256,13 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		<-w.open()
 		w.mu.Lock()
 		mood := p.mood
-		if len(p.hung) == 0 && mood == "" { // a rank that hangs holds up its peers
+		if (len(p.hung) == 0 || p.alone) && mood == "" { // a rank that hangs holds up its peers
 			p.step++
 		}
 		step := p.step
 		var says []int
 		for r, runs := range p.ranks {
-			if runs && len(p.hung) == 0 {
+			if runs && (len(p.hung) == 0 || p.alone && !p.hung[r]) {
 				says = append(says, r)
 			}
 		}
@@ -254,7 +286,7 @@ func (w *world) Place(name role.Name) error {
 func (w *world) Release(role.Name) {}
 
 func (w *world) life(name role.Name, inc, rank int) role.Life {
-	return role.Life{Job: jobUID, Role: name, Incarnation: inc, Rank: rank, Attempt: 1}
+	return role.Life{Job: jobUID, Role: name, Incarnation: inc, Rank: rank, Attempt: 1 + int(w.actors[name].attempts[rank].Load())}
 }
 
 // sweeper lets the story stop the controller.
@@ -278,9 +310,11 @@ func (w *world) start(ctx context.Context) {
 	var specs []health.Spec
 	for i := range w.job.Roles {
 		r := &w.job.Roles[i]
-		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed,
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed, Rejoin: r.Restart.Rejoin,
 			Limits: health.Limits{Start: r.Limits.Start, Heartbeat: r.Limits.Heartbeat, Floor: r.Limits.Floor, Expect: r.Progress.Expect, Phases: r.Limits.Phases}})
 		w.actors[r.Name].ranks = make([]bool, r.Workers)
+		w.actors[r.Name].attempts = make([]atomic.Int32, r.Workers)
+		w.actors[r.Name].alone = r.Restart.Unit == job.UnitWorker
 	}
 	w.store = health.NewStore(jobUID, time.Second, w.record, specs...)
 	log := slog.New(slog.NewTextHandler(&lockedWriter{w: w}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

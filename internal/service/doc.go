@@ -13,6 +13,7 @@
 //	run.go       starting the workers of one incarnation
 //	stop.go      ending them, with proof
 //	evidence.go  what is kept of them before that, and why one has ended
+//	kernel.go    devices that the kernel's log calls ill while workers run
 //	held.go      the devices that ended workers still hold
 //	shm.go       the shared memory that they leave behind
 //	env.go       the environment of one worker

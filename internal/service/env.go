@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -113,6 +114,9 @@ func ours(env map[string]string, s setting) {
 		"VIGIL_PEERS_FILE":  s.PeersFile,
 		"NOTIFY_SOCKET":     s.NotifySocket,
 	})
+	if url := s.Run.GetControllerUrl(); url != "" {
+		env["VIGIL_CONTROLLER_URL"] = url
+	}
 	for name, addrs := range s.Run.GetPeers() {
 		env["VIGIL_ROLE_"+strings.ToUpper(name)+"_ADDRS"] = addrs
 	}
@@ -178,16 +182,24 @@ func torch(env map[string]string, s setting) error {
 		"TORCHELASTIC_USE_AGENT_STORE": "False",
 	})
 	unlessSet(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-	if s.TraceDir != "" { // torch adds the rank to the names
-		unlessSet(env, "TORCH_FR_BUFFER_SIZE", "2000")
-		unlessSet(env, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-		unlessSet(env, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", filepath.Join(s.TraceDir, "nccl_trace_rank_"))
-		unlessSet(env, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", filepath.Join(s.TraceDir, "nccl_pipe_rank_"))
+	if s.TraceDir != "" {
+		flightRecorder(env, s.TraceDir)
 	}
 	if len(s.Run.GetWorkers()) > 1 {
 		unlessSet(env, "OMP_NUM_THREADS", "1")
 	}
 	return nil
+}
+
+// flightRecorder has NCCL's flight recorder write into dir; torch adds the rank to the names. Size and
+// file have two names, of which earlier versions of torch know the second only, and later ones, where
+// both are set, heed the first.
+func flightRecorder(env map[string]string, dir string) {
+	unlessSet(env, "TORCH_FR_BUFFER_SIZE", cmp.Or(env["TORCH_NCCL_TRACE_BUFFER_SIZE"], "2000"))
+	unlessSet(env, "TORCH_NCCL_TRACE_BUFFER_SIZE", env["TORCH_FR_BUFFER_SIZE"])
+	unlessSet(env, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+	unlessSet(env, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", cmp.Or(env["TORCH_FR_DUMP_TEMP_FILE"], filepath.Join(dir, "nccl_trace_rank_")))
+	unlessSet(env, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", filepath.Join(dir, "nccl_pipe_rank_"))
 }
 
 func unlessSet(env map[string]string, key, value string) {

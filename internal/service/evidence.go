@@ -16,6 +16,7 @@ import (
 
 	"vigil/api"
 	"vigil/internal/evidence"
+	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
 )
@@ -60,7 +61,7 @@ func (s *Service) stopFor(ctx context.Context, order *api.Stop) ([]string, error
 		return nil, err
 	}
 	defer s.endTurn()
-	lives := s.beginStop(order.GetBelow())
+	lives := s.beginStop(order.GetBelow(), order.GetRanks())
 	if order.GetIncident() != "" {
 		s.takeEvidence(ctx, order.GetIncident(), role.Cause(order.GetCause()), lives)
 	}
@@ -190,15 +191,14 @@ func (s *Service) cause(w *worker, exit role.Exit) role.Failure {
 	return f
 }
 
-// rootCause returns the message of the error file that was written first, with the rank where that is
-// another's, and what is wrong with the worker's own if there is none.
+// rootCause returns the message of the error file that was written first by a rank of the role on this
+// machine, with the rank where that is another's, and what is wrong with the worker's own if there is
+// none. Workers that are restarted alone do not take each other along: of such only the own one counts.
 func (s *Service) rootCause(w *worker) (message string, broken error) {
-	s.mu.Lock()
 	files := map[int]string{}
-	for rank, other := range s.lives {
-		files[rank] = other.files.torchError
+	if s.opts.Role.Restart.Unit != job.UnitWorker {
+		files = evidence.ErrorFiles(filepath.Dir(filepath.Dir(w.files.torchError)))
 	}
-	s.mu.Unlock()
 	files[w.life.Rank] = w.files.torchError
 	var first evidence.ErrorFile
 	from := role.NoRank

@@ -2,6 +2,7 @@ package service
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"vigil/api"
 	"vigil/internal/evidence"
+	"vigil/internal/job"
 	"vigil/internal/role"
 )
 
@@ -137,6 +139,41 @@ func TestTheRootCauseIsTheEarliestErrorFileAlsoWhenItsRankEndsLater(t *testing.T
 }
 
 // shows: A83
+func TestTheRootCauseIsFoundAmongTheRanksOfAllServicesOfTheRoleOnTheMachine(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, workerOf(`echo '{"message": "ConnectionError: peer closed", "timestamp": 1700000001}' > "$TORCHELASTIC_ERROR_FILE"; [ $RANK = 0 ] || exec sleep 1000; exit 1`))
+	other := func(inc, rank, attempt int, message string) {
+		path := filepath.Join(s.logDir(), "critic", strconv.Itoa(inc), fmt.Sprintf("%d.%d", rank, attempt), "error.json")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(`{"message": "`+message+`", "timestamp": 1700000000}`), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other(1, 5, 1, "an attempt that was made good")
+	other(1, 5, 2, "RuntimeError: NaN in loss")
+	other(0, 6, 1, "another incarnation")
+	s.start()
+	s.joined()
+	s.must(run(1))
+	if f := s.ears.awaitFailure(t, 1); f.Detail != "rank 5 failed first: RuntimeError: NaN in loss" || f.Life.Rank != 0 {
+		t.Errorf("detail %q of rank %d", f.Detail, f.Life.Rank)
+	}
+}
+
+// shows: A83
+func TestAWorkerThatIsRestartedAloneHasOnlyItself(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`if [ $RANK = 1 ]; then echo '{"message": "an hour ago"}' > "$TORCHELASTIC_ERROR_FILE"; touch raised; exec sleep 1000; fi
+		until [ -e raised ]; do sleep 0.01; done; exit 4`)
+	r.Workdir = t.TempDir()
+	r.Restart.Unit = job.UnitWorker
+	s := enter(t, r)
+	s.must(run(1))
+	if f := s.ears.awaitFailure(t, 1); !strings.HasPrefix(f.Detail, "exit code 4") {
+		t.Errorf("detail %q", f.Detail)
+	}
+}
+
+// shows: A83
 func TestABrokenErrorFileIsSaidAndTheExitIsTheCause(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -217,7 +254,7 @@ func TestTheFlightRecorderIsSetUpWhereNobodyHasAndReadWhereItWrites(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"TORCH_FR_BUFFER_SIZE=7", "TORCH_NCCL_DUMP_ON_TIMEOUT=1", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/logs/critic/1/1.1/nccl_trace_rank_"} {
+	for _, want := range []string{"TORCH_FR_BUFFER_SIZE=7", "TORCH_NCCL_TRACE_BUFFER_SIZE=7", "TORCH_NCCL_DUMP_ON_TIMEOUT=1", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/logs/critic/1/1.1/nccl_trace_rank_"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("the environment lacks %s", want)
 		}
@@ -225,7 +262,14 @@ func TestTheFlightRecorderIsSetUpWhereNobodyHasAndReadWhereItWrites(t *testing.T
 	if trace, pipe := recorder(env, 3); trace != "/logs/critic/1/1.1/nccl_trace_rank_3" || pipe != "/logs/critic/1/1.1/nccl_pipe_rank_3.pipe" {
 		t.Errorf("trace %q, pipe %q", trace, pipe)
 	}
-	s.TraceDir = ""
+	s.Base = []string{"TORCH_NCCL_TRACE_BUFFER_SIZE=0", "TORCH_FR_DUMP_TEMP_FILE=/mine/dump_"}
+	if _, env, err = compose(s); err != nil || !slices.Contains(env, "TORCH_FR_BUFFER_SIZE=0") {
+		t.Errorf("who has switched it off finds it on: %q, %v", env, err)
+	}
+	if trace, _ := recorder(env, 3); trace != "/mine/dump_3" {
+		t.Errorf("trace %q", trace)
+	}
+	s.Base, s.TraceDir = nil, ""
 	if _, env, _ = compose(s); slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TORCH_NCCL_D") }) {
 		t.Errorf("without a device: %q", env)
 	}

@@ -98,16 +98,21 @@ func (e endpoints) ReportError(_ context.Context, _ role.Name, report roleapi.Re
 }
 
 // PauseWatch is refused: silence is judged by the controller.
-func (e endpoints) PauseWatch(_ context.Context, name role.Name, _ time.Duration) error {
+func (e endpoints) PauseWatch(_ context.Context, name role.Name, _ int, _ time.Duration) error {
 	return notHere("pause_watch", name)
 }
 
 // ResumeWatch is refused, as PauseWatch is.
-func (e endpoints) ResumeWatch(_ context.Context, name role.Name) error {
+func (e endpoints) ResumeWatch(_ context.Context, name role.Name, _ int) error {
 	return notHere("resume_watch", name)
+}
+
+// Admit is refused, as PauseWatch is.
+func (e endpoints) Admit(_ context.Context, name role.Name, _ int, _ string) error {
+	return notHere("admit", name)
 }
 
 func notHere(what string, name role.Name) error {
 	return roleapi.NewProblem(http.StatusNotImplemented,
-		fmt.Sprintf("%s of %s: the controller judges silence, ask it there", what, name))
+		fmt.Sprintf("%s of %s: the controller judges who is well, ask it there (VIGIL_CONTROLLER_URL)", what, name))
 }

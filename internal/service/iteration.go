@@ -120,10 +120,7 @@ func (s *Service) followIteration(file *iterationFile, w *worker) {
 	if file == nil {
 		return
 	}
-	s.mu.Lock()
-	ctx := s.probing // ends with the life
-	s.mu.Unlock()
-	go s.lookAtIteration(ctx, file, w)
+	go s.lookAtIteration(w.probing, file, w)
 }
 
 // lookAtIteration ends with ctx or the worker; nobody waits for it, since a network file system may

@@ -29,11 +29,8 @@ func (s *Service) probe(w *worker) {
 			return
 		}
 	}
-	s.mu.Lock()
-	ctx := s.probing
-	s.mu.Unlock()
-	s.probes.Go(func() {
-		ctx, cancel := context.WithCancel(ctx)
+	w.probes.Go(func() {
+		ctx, cancel := context.WithCancel(w.probing)
 		defer cancel()
 		go func() { // an ended worker is asked nothing more
 			select {

@@ -26,7 +26,8 @@ type lifeFiles struct {
 }
 
 // run starts the workers of one incarnation, all or none, and returns the step that they start from. A
-// later incarnation only: what an earlier life left must have been stopped.
+// later incarnation only: what an earlier life left must have been stopped. An order for single workers
+// starts those of the current incarnation anew, beside the others.
 func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 	if err := s.takeTurn(ctx); err != nil {
 		return 0, err
@@ -36,24 +37,26 @@ func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 		return 0, fmt.Errorf("run %s incarnation %d: %w", s.id, order.GetIncarnation(), err)
 	}
 	// What a life that ended by itself has left behind must not meet the new one.
-	if _, err := s.endLives(ctx, 0, stoppedBetween); err != nil {
+	if _, err := s.endThese(ctx, stoppedBetween, s.beginStop(0, order.GetOnly())); err != nil {
 		return 0, err
 	}
 	if err := s.writePeers(order.GetPeersJson()); err != nil {
 		return 0, err
 	}
 	step := s.beginLife(order)
-	s.beginShm()
+	s.beginShm(len(order.GetOnly()) > 0)
 	noted := s.iterationFile()
 	workers, err := s.startAll(order)
 	if err != nil {
-		_, stopErr := s.endLives(ctx, 0, stoppedAfterFailure)
+		_, stopErr := s.endThese(ctx, stoppedAfterFailure, s.beginStop(0, order.GetOnly()))
 		return 0, errors.Join(err, stopErr)
 	}
 	for _, w := range workers {
 		s.probe(w)
 	}
-	s.followIteration(noted, workers[0])
+	if w := workers[0]; w.life.Rank == int(order.GetFirstRank()) {
+		s.followIteration(noted, w)
+	}
 	s.log.Info("workers started", "incarnation", order.GetIncarnation(), "workers", len(workers), "step", step)
 	return step, nil
 }
@@ -63,11 +66,14 @@ func (s *Service) admit(order *api.Run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inc := int(order.GetIncarnation())
+	alone := len(order.GetOnly()) > 0
 	switch {
 	case len(order.GetWorkers()) == 0:
 		return errors.New("it names no workers")
-	case inc <= s.incarnation:
+	case inc <= s.incarnation && !alone:
 		return fmt.Errorf("incarnation %d was started already", s.incarnation)
+	case inc != s.incarnation && alone:
+		return fmt.Errorf("single workers can be started of incarnation %d only", s.incarnation)
 	}
 	seen := map[uint32]bool{}
 	for _, w := range order.GetWorkers() {
@@ -76,8 +82,13 @@ func (s *Service) admit(order *api.Run) error {
 		}
 		seen[w.GetRank()] = true
 	}
+	for _, rank := range order.GetOnly() {
+		if !seen[rank] {
+			return fmt.Errorf("it does not say what rank %d is given", rank)
+		}
+	}
 	for _, w := range s.lives {
-		if w.running() {
+		if w.running() && (!alone || slices.Contains(order.GetOnly(), uint32(w.life.Rank))) {
 			return fmt.Errorf("rank %d of incarnation %d runs still", w.life.Rank, w.life.Incarnation)
 		}
 	}
@@ -89,19 +100,20 @@ func (s *Service) admit(order *api.Run) error {
 func (s *Service) beginLife(order *api.Run) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endProbes()
+	if len(order.GetOnly()) > 0 {
+		return order.GetResumeStep()
+	}
 	if s.pendingStep != nil {
 		order.ResumeStep = *s.pendingStep
 		s.pendingStep = nil
 	}
 	s.incarnation = int(order.GetIncarnation())
 	s.steps.begin(order.GetResumeStep())
-	s.probing, s.endProbes = context.WithCancel(context.Background())
 	return order.GetResumeStep()
 }
 
-// startAll starts every worker of the order. If one cannot be started, those that were are left to the
-// caller to end.
+// startAll starts the workers of the order: every one, or the single ones that it asks for. If one cannot
+// be started, those that were are left to the caller to end.
 func (s *Service) startAll(order *api.Run) ([]*worker, error) {
 	fromFile, err := s.readEnvFile()
 	if err != nil {
@@ -111,6 +123,9 @@ func (s *Service) startAll(order *api.Run) ([]*worker, error) {
 	slices.SortFunc(ordered, func(a, b *api.Worker) int { return int(a.GetRank()) - int(b.GetRank()) })
 	var workers []*worker
 	for local, o := range ordered {
+		if only := order.GetOnly(); len(only) > 0 && !slices.Contains(only, o.GetRank()) {
+			continue
+		}
 		w, set, err := s.prepare(order, o)
 		if err != nil {
 			return nil, err
@@ -140,10 +155,11 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	attempt := max(int(o.GetAttempt()), 1)
 	w := &worker{
 		life:  role.Life{Job: s.opts.JobUID, Role: s.id.Role, Incarnation: int(order.GetIncarnation()), Rank: int(o.GetRank()), Attempt: attempt},
-		ports: o.GetPorts(),
+		ports: o.GetPorts(), gpus: o.GetDevices(),
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		state: role.WorkerStarting,
 	}
+	w.probing, w.endProbes = context.WithCancel(context.Background())
 	dir := filepath.Join(s.opts.LogDir, string(s.id.Role), strconv.Itoa(w.life.Incarnation), fmt.Sprintf("%d.%d", w.life.Rank, attempt))
 	if err := os.MkdirAll(dir, 0o750); err != nil && !full(err) {
 		return nil, setting{}, fmt.Errorf("make log folder of %s rank %d: %w", s.id.Role, w.life.Rank, err)
@@ -198,6 +214,7 @@ func (s *Service) start(w *worker) error {
 
 // discard removes what a life needed only while it ran. The logs stay.
 func (s *Service) discard(w *worker) {
+	w.endProbes()
 	w.notify.Close()
 	w.timers.close()
 	if w.output != nil {

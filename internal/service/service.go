@@ -43,20 +43,16 @@ type Service struct {
 	leaving      chan struct{}
 	leaveOnce    sync.Once
 	running      sync.WaitGroup // HTTP endpoints, and whoever waits for the end of a worker
-	probes       sync.WaitGroup
-	endings      []func() // run backwards by Close
+	endings      []func()       // run backwards by Close
 
 	telling sync.Mutex // held while a change of state is told; taken before mu
 
 	mu          sync.Mutex
 	incarnation int // the last that was started
 	lives       map[int]*worker
-	stopping    bool // the lives are being ended: what they say is dropped
 	steps       steps
 	pendingStep *int64 // to be taken at the next start
 	seq         int64  // of the last SET_STEP
-	probing     context.Context
-	endProbes   context.CancelFunc
 }
 
 // New makes the parts of a service: the keeper of its processes, its sockets, its HTTP endpoints. The
@@ -68,7 +64,6 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 		lives: map[int]*worker{},
 	}
 	s.steps.begin(0)
-	s.probing, s.endProbes = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -89,6 +84,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	closed := make(chan struct{})
 	s.followShm(closed)
 	s.followStarved(closed)
+	s.followKernel(closed)
 	s.atEnd(func() { close(closed) })
 	socket, err := s.openSocket(dir)
 	if err != nil {
@@ -220,7 +216,9 @@ func (s *Service) atEnd(f func()) { s.endings = append(s.endings, f) }
 // only where they cannot be stopped, die with the program.
 func (s *Service) Close() {
 	s.mu.Lock()
-	s.endProbes()
+	for _, w := range s.lives {
+		w.endProbes()
+	}
 	s.mu.Unlock()
 	for len(s.endings) > 0 {
 		last := len(s.endings) - 1

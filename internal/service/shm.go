@@ -1,6 +1,8 @@
 package service
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"vigil/internal/proc"
@@ -38,18 +40,20 @@ func (s *Service) followShm(closed <-chan struct{}) {
 	})
 }
 
-// beginShm says that a new life's workers are about to be started.
-func (s *Service) beginShm() {
-	s.shm.Begin()
+// beginShm says that workers are about to be started; alone: beside others of their role.
+func (s *Service) beginShm(alone bool) {
+	if !alone {
+		s.shm.Begin()
+	}
 	select {
 	case s.begun <- struct{}{}:
 	default:
 	}
 }
 
-// clearShm removes the shared memory that ended lives have left behind.
-func (s *Service) clearShm() {
-	removed, err := s.shm.Clear()
+// clearShm removes the shared memory that these processes, which have ended, have left behind.
+func (s *Service) clearShm(ended []*proc.Process) {
+	removed, err := s.shm.Clear(ended)
 	s.noted(err)
 	if len(removed) > 0 {
 		s.log.Info("shared memory of the workers removed", "files", removed)
@@ -66,8 +70,12 @@ func (s *Service) noted(err error) {
 func (s *Service) processes() []*proc.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return processesOf(slices.Collect(maps.Values(s.lives)))
+}
+
+func processesOf(lives []*worker) []*proc.Process {
 	var procs []*proc.Process
-	for _, w := range s.lives {
+	for _, w := range lives {
 		if w.proc != nil {
 			procs = append(procs, w.proc)
 		}

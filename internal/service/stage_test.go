@@ -186,7 +186,13 @@ func (s *stage) incidentDir() string {
 // log returns what a worker life has written.
 func (s *stage) log(inc, rank int, name string) string {
 	s.t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.logDir(), "critic", fmt.Sprint(inc), fmt.Sprintf("%d.1", rank), name+".log"))
+	return s.logOf(fmt.Sprintf("%d.1", rank), inc, name)
+}
+
+// logOf is log of any attempt: its folder is RANK.ATTEMPT.
+func (s *stage) logOf(folder string, inc int, name string) string {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.logDir(), "critic", fmt.Sprint(inc), folder, name+".log"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ func (s *Service) tellStep(step int64) (running []*worker, idle bool) {
 	s.pendingStep = &step
 	s.seq++
 	for _, w := range s.lives {
-		if w.running() && !s.stopping {
+		if w.running() && !w.stopping {
 			w.told = &toldStep{seq: s.seq, step: step, ack: make(chan struct{})}
 			running = append(running, w)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (s *Service) Stop(ctx context.Context, below uint64, kind stopKind) (held [
 // endLives is Stop for those whose turn it is. Once begun it goes on to the proof, whatever becomes of
 // ctx: a stop that is given up half way would leave a life that nobody counts.
 func (s *Service) endLives(ctx context.Context, below uint64, kind stopKind) ([]string, error) {
-	return s.endThese(ctx, kind, s.beginStop(below))
+	return s.endThese(ctx, kind, s.beginStop(below, nil))
 }
 
 // endThese ends the lives that beginStop has returned.
@@ -48,8 +49,8 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 	if len(lives) == 0 {
 		return nil, nil
 	}
-	procs := s.processes()
-	s.noted(s.shm.Look(procs))
+	s.noted(s.shm.Look(s.processes()))
+	procs := processesOf(lives)
 	for _, w := range lives {
 		if w.proc == nil {
 			continue
@@ -60,7 +61,9 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 		}
 	}
 	report := s.keeper.Stop(context.WithoutCancel(ctx), procs, s.stopSpec(kind))
-	s.probes.Wait()
+	for _, w := range lives {
+		w.probes.Wait()
+	}
 	s.awaitEnds(lives)
 	held := s.name(lives, report.Held)
 	if len(report.Left) > 0 {
@@ -68,7 +71,7 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 		s.log.Error("workers cannot be stopped", "left", left, "took", report.Took)
 		return held, &roleapi.HeldError{Role: s.id.Role, Held: left}
 	}
-	s.clearShm()
+	s.clearShm(procs)
 	if left := s.freeDevices(context.WithoutCancel(ctx), lives, report.Seen); len(left) > 0 {
 		s.log.Error("workers have ended, their devices are not free", "left", left)
 		return append(held, left...), &roleapi.HeldError{Role: s.id.Role, Held: left}
@@ -76,41 +79,46 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 	for _, w := range lives {
 		s.discard(w)
 	}
-	s.finishStop()
+	s.finishStop(lives)
 	s.log.Info("workers stopped, nothing of them is left", "workers", len(lives), "held", held, "took", report.Took)
 	return held, nil
 }
 
-// beginStop returns the lives to end, and from here on drops what they say. None, when there are none
-// or they are not of an incarnation below the limit.
-func (s *Service) beginStop(below uint64) []*worker {
+// beginStop returns the lives to end, all or those of the ranks given, and from here on drops what they
+// say. None, when there are none or they are not of an incarnation below the limit.
+func (s *Service) beginStop(below uint64, ranks []uint32) []*worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lives) == 0 || below > 0 && uint64(s.incarnation) >= below {
+	if below > 0 && uint64(s.incarnation) >= below {
 		return nil
 	}
-	s.stopping = true
-	s.endProbes()
 	lives := make([]*worker, 0, len(s.lives))
 	for _, w := range s.lives {
+		if len(ranks) > 0 && !slices.Contains(ranks, uint32(w.life.Rank)) {
+			continue
+		}
+		w.stopping = true
+		w.endProbes()
 		lives = append(lives, w)
 	}
 	return lives
 }
 
-// finishStop makes the service idle. What it knows of the role's step stays until the next life.
-func (s *Service) finishStop() {
+// finishStop forgets lives that have ended. With none left the service is idle; what it knows of the
+// role's step stays until the next life.
+func (s *Service) finishStop(lives []*worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.lives)
-	s.stopping = false
-	s.steps.begin(s.steps.role())
-}
-
-func (s *Service) isStopping() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopping
+	for _, w := range lives {
+		delete(s.lives, w.life.Rank)
+	}
+	if len(s.lives) == 0 {
+		s.steps.begin(s.steps.role())
+		return
+	}
+	for _, w := range lives {
+		s.steps.forget(w.life.Rank)
+	}
 }
 
 // awaitEnds waits until the end of every worker has been told, bounded, for a process that cannot be

@@ -1,7 +1,9 @@
 package service
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,8 @@ const tailLines = 20
 type worker struct {
 	life    role.Life
 	ports   map[string]uint32
-	devices int // how many it was given
+	devices int      // how many it sees
+	gpus    []string // those that are its own, as the order names them
 	command []string
 	env     []string
 	files   lifeFiles
@@ -33,8 +36,13 @@ type worker struct {
 	ready   chan struct{} // closed at READY=1
 	ended   chan struct{} // closed when its end has been told
 
+	probing   context.Context // ends with the life
+	endProbes context.CancelFunc
+	probes    sync.WaitGroup
+
 	// ---
 	state     role.WorkerState
+	stopping  bool // it is being ended: what it says is dropped
 	exit      *role.Exit
 	status    string // STATUS=
 	statusDue bool   // it will be told soon
@@ -139,7 +147,7 @@ func (s *Service) takeAll(w *worker, said []notify.Word, out *words) {
 
 // listensTo says whether words of a life count. Service.mu is held.
 func (s *Service) listensTo(w *worker) bool {
-	return s.lives[w.life.Rank] == w && !s.stopping && w.exit == nil
+	return s.lives[w.life.Rank] == w && !w.stopping && w.exit == nil
 }
 
 // take takes one word. Service.mu is held.
@@ -251,10 +259,11 @@ func (s *Service) watch(w *worker) {
 		exit.Tail = w.output.stderr.last(tailLines)
 	}
 	why := s.cause(w, exit)
+	asked := false
 	s.change(func(out *words) {
-		w.exit = &exit
+		w.exit, asked = &exit, w.stopping
 		switch {
-		case s.stopping:
+		case w.stopping:
 			w.state = role.WorkerDown
 		case exit.Signal == "" && exit.Code == 0:
 			w.state = role.WorkerFinished
@@ -264,7 +273,7 @@ func (s *Service) watch(w *worker) {
 		}
 		out.state(w)
 	})
-	s.log.Info("worker ended", "rank", w.life.Rank, "incarnation", w.life.Incarnation, "exit", exit.String(), "stopping", s.isStopping())
+	s.log.Info("worker ended", "rank", w.life.Rank, "incarnation", w.life.Incarnation, "attempt", w.life.Attempt, "exit", exit.String(), "stopping", asked)
 	close(w.ended)
 }
 

@@ -105,6 +105,8 @@ type roleState struct {
 	decided     int        // newest incarnation that a decision was made about
 	incident    string     // of that decision
 	step        int64      // to resume from
+
+	alone map[int]lone // by rank, of workers that are restarted alone; the loop's
 }
 
 // New returns an engine that has begun nothing.
@@ -114,7 +116,7 @@ func New(o Options) *Engine {
 	}
 	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
 	for _, n := range o.Job.Names() {
-		e.roles[n] = &roleState{state: role.Pending, why: "not begun"}
+		e.roles[n] = &roleState{state: role.Pending, why: "not begun", alone: map[int]lone{}}
 	}
 	return e
 }
@@ -219,12 +221,22 @@ func (e *Engine) take(f role.Failure) {
 	if f.Cause != role.Operator && (f.Life.Incarnation == 0 || f.Life.Incarnation >= at.incarnation) {
 		e.mu.Lock()
 		st := e.roles[f.Life.Role]
-		st.unwell, st.cause = true, cmp.Or(st.cause, f.Cause)
+		if e.standsAlone(f) {
+			l := st.alone[f.Life.Rank]
+			l.cause = cmp.Or(l.cause, f.Cause)
+			st.alone[f.Life.Rank] = l
+		} else {
+			st.unwell, st.cause = true, cmp.Or(st.cause, f.Cause)
+		}
 		e.mu.Unlock()
 	}
 	ev := event.New(time.Now(), event.Failure)
 	ev.Took = max(0, ev.At.Sub(f.At))
 	ev.Role, ev.Incarnation, ev.Rank, ev.Cause, ev.Detail = f.Life.Role, f.Life.Incarnation, f.Life.Rank, f.Cause, f.Detail
+	ev.Log = f.Log
+	if f.Life.Rank != role.NoRank {
+		ev.Attempt = f.Life.Attempt
+	}
 	if f.Exit != nil {
 		ev.PID = f.Exit.PID
 	}
@@ -246,6 +258,9 @@ func (e *Engine) take(f role.Failure) {
 		e.sayFailure(f)
 	}
 	for r := range e.running {
+		if r.plan.Alone {
+			continue // it waits for nobody
+		}
 		if r.plan.Action == role.Global || r.plan.Action == restart.Begin || slices.Contains(r.plan.Roles, f.Life.Role) {
 			r.interrupt(fmt.Errorf("%s failed meanwhile", f.Subject()))
 		}
@@ -257,7 +272,7 @@ func (e *Engine) take(f role.Failure) {
 // hand, or everything is about to be restarted or stopped.
 func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told bool) {
 	for _, s := range e.pending {
-		if s.Life.Role == f.Life.Role && (s.Cause != role.Operator || f.Cause == role.Operator) {
+		if s.Life.Role == f.Life.Role && (s.Cause != role.Operator || f.Cause == role.Operator) && e.covers(s.Failure, f) {
 			return s.incident, true
 		}
 	}
@@ -269,6 +284,9 @@ func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told boo
 	}
 	if e.next != nil {
 		return e.next.incident, true
+	}
+	if l := at.alone[f.Life.Rank]; e.standsAlone(f) && f.Life.Attempt <= l.decided {
+		return l.incident, true
 	}
 	return at.incident, f.Life.Incarnation != 0 && at.decided == f.Life.Incarnation && f.Cause != role.Operator
 }
@@ -287,94 +305,6 @@ func (e *Engine) advance(ctx context.Context) {
 	if e.next == nil && e.ending == nil {
 		e.grant(ctx)
 		e.gather(ctx)
-	}
-}
-
-// fatal reports whether a failure waits that nothing can repair.
-func (e *Engine) fatal() bool {
-	return slices.ContainsFunc(e.pending, func(s suspect) bool { return s.Fatal })
-}
-
-// settle decides about those of the pending failures that can be decided now.
-func (e *Engine) settle(ctx context.Context) {
-	alone := e.runsAlone()
-	var batch []role.Failure
-	var incident string
-	var held []suspect
-	for _, s := range e.pending {
-		d := restart.Decide(e.Policy, e.Ledger(), e.standing(), []role.Failure{s.Failure})
-		wait := d.Action != role.Stop && (alone || d.Action == role.InPlace && e.busy(d.Roles))
-		if wait {
-			held = append(held, s)
-			continue
-		}
-		if batch == nil {
-			incident = s.incident
-		}
-		batch = append(batch, s.Failure)
-	}
-	e.pending = held
-	if batch == nil {
-		return
-	}
-	standing := e.standing()
-	d := &decided{Decision: restart.Decide(e.Policy, e.Ledger(), standing, batch), failures: batch, incident: incident}
-	if d.Action == role.InPlace { // who was stopped by hand is not taken along
-		d.Roles = slices.DeleteFunc(d.Roles, func(n role.Name) bool { return e.state(n).byHand })
-	}
-	e.charge(func(l restart.Ledger) restart.Ledger {
-		return l.Spend(e.Policy, d.Decision, batch, standing, time.Now())
-	})
-	e.record(d)
-	e.say(d)
-	if e.Explain != nil {
-		e.Explain(d.Decision, batch)
-	}
-	switch d.Action {
-	case role.Stop:
-		e.pending = nil
-		e.end(Outcome{Exit: d.Exit, Rule: d.Rule, Why: d.Why})
-		e.next.failures, e.next.incident = batch, incident
-	case role.Global:
-		e.pending = nil // what else has failed is mended by it too
-		e.next = d
-		e.cancelPlans(errOverruled)
-	default:
-		e.begin(ctx, d)
-	}
-}
-
-// record tells the decision before anything is done about it.
-func (e *Engine) record(d *decided) {
-	ev := event.New(time.Now(), event.Decided)
-	ev.Incident, ev.Action, ev.Rule, ev.Roles, ev.Detail = d.incident, d.Action, string(d.Rule), d.Roles, d.Why
-	ev.Role, ev.Cause = d.failures[0].Life.Role, d.failures[0].Cause
-	e.mu.Lock()
-	for _, f := range d.failures {
-		if st := e.roles[f.Life.Role]; f.Life.Incarnation != 0 {
-			st.decided, st.incident = f.Life.Incarnation, d.incident
-		}
-	}
-	e.mu.Unlock()
-	e.Recorder.Record(ev)
-	spent := e.Ledger()
-	for _, n := range e.Job.Names() {
-		e.Health.SetRestarts(n, spent.Roles[n].InPlace)
-	}
-}
-
-// begin launches the plans of a decision.
-func (e *Engine) begin(ctx context.Context, d *decided) {
-	switch d.Action {
-	case role.Stop:
-		e.launch(ctx, restart.StopPlan(e.Job), d)
-	case role.Global:
-		e.launch(ctx, restart.GlobalPlan(e.Job, e.without()), d)
-	default:
-		mend, fresh := e.unbegun(d.Roles)
-		for _, p := range restart.InPlacePlans(e.Policy, e.Job, append(slices.Clone(d.Roles), mend...), fresh) {
-			e.launch(ctx, p, d)
-		}
 	}
 }
 

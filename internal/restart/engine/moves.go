@@ -33,6 +33,9 @@ type result struct {
 
 // make makes one move. Nothing here outlives its deadline.
 func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
+	if r.plan.Alone {
+		return e.makeAlone(ctx, r, m)
+	}
 	switch m.Verb {
 	case restart.Fence:
 		return e.fence(m.Role)
@@ -130,23 +133,29 @@ func (e *Engine) resumeStep(r *run, name role.Name) int64 {
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
 	cfg, _ := e.Job.Role(name)
 	how, grace := Stop{Kind: Wanted, Incident: r.why.incident, Cause: e.state(name).cause}, cfg.Stop.Grace
-	if e.state(name).unwell {
+	if st := e.state(name); st.unwell || e.oneFailed(name, &how) {
 		how.Kind, grace = AfterFailure, cfg.Stop.GraceOnFailure
 	}
-	var held []string
-	res := bounded(ctx, grace+stopLimit, func(ctx context.Context) (err error) {
-		held, err = e.Crew.StopWorkers(ctx, name, how)
-		return err
-	})
-	res.held = held
-	if len(held) > 0 {
-		res.detail = "held on: " + strings.Join(held, "; ")
-	}
+	res := e.stop(ctx, grace, func(ctx context.Context) ([]string, error) { return e.Crew.StopWorkers(ctx, name, how) })
 	if res.err == nil {
 		e.mu.Lock()
 		st := e.roles[name]
 		st.mayRun, st.begun = false, st.begun && r.plan.Action != role.Stop
 		e.mu.Unlock()
+	}
+	return res
+}
+
+// stop bounds an act that stops workers, and tells who held on.
+func (e *Engine) stop(ctx context.Context, grace time.Duration, act func(context.Context) ([]string, error)) result {
+	var held []string
+	res := bounded(ctx, grace+stopLimit, func(ctx context.Context) (err error) {
+		held, err = act(ctx)
+		return err
+	})
+	res.held = held
+	if len(held) > 0 {
+		res.detail = "held on: " + strings.Join(held, "; ")
 	}
 	return res
 }
@@ -160,6 +169,11 @@ func (e *Engine) backOff(r *run, name role.Name) result {
 		return result{}
 	}
 	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.Ledger().Roles[name].InARow))
+	return r.wait(d)
+}
+
+// wait lets time pass, unless the plan is overruled meanwhile.
+func (r *run) wait(d time.Duration) result {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -193,6 +207,7 @@ func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result 
 	e.mu.Lock()
 	st := e.roles[name]
 	st.begun, st.mayRun, st.unwell, st.cause, st.byHand, st.step, st.state, st.why = true, true, false, "", false, step, role.Starting, "its workers start"
+	st.alone = map[int]lone{}
 	e.mu.Unlock()
 	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
 	res.step = &step

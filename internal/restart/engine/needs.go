@@ -22,6 +22,11 @@ type Crew interface {
 	WriteStep(ctx context.Context, name role.Name, step int64) error
 	// Run starts the workers of an incarnation.
 	Run(ctx context.Context, name role.Name, incarnation int, step int64) error
+
+	// StopWorker is StopWorkers for the current life of one worker. Its peers go on.
+	StopWorker(ctx context.Context, name role.Name, rank int, how Stop) (held []string, err error)
+	// RunWorker starts one worker of the role's current incarnation anew, beside its peers.
+	RunWorker(ctx context.Context, life role.Life, step int64) error
 }
 
 // Stop says how and why workers are stopped. With an incident what can be known of them is kept first.
@@ -67,6 +72,12 @@ type Health interface {
 	Standing(name role.Name) (step, checkpoint int64)
 	AwaitReady(ctx context.Context, name role.Name, incarnation int) error
 	Report(f role.Failure)
+
+	// FenceWorker and BeginWorker are Fence and Begin for one worker; its peers are judged as before.
+	FenceWorker(name role.Name, rank int) (attempt int)
+	BeginWorker(name role.Name, rank int, step int64)
+	// Available returns how many of the role's workers are ready, admitted and well.
+	Available(name role.Name) int
 }
 
 // Recorder keeps what happened. Every decision is given to it before a move is made.

@@ -28,6 +28,14 @@ type run struct {
 	waiting  context.Context // ends earlier: only what waits for others ends with it
 	stopWait context.CancelCauseFunc
 	done     chan error // answered at the end; may be nil
+	attempt  int        // of the worker that a plan for one begins
+}
+
+// aboutWorker has an event of the plan say which worker it is about, where that is one.
+func (r *run) aboutWorker(ev *event.Event) {
+	if r.plan.Alone {
+		ev.Rank, ev.Attempt = r.plan.Rank, r.attempt
+	}
 }
 
 // interrupt ends what waits for others, now and later in this plan.
@@ -54,6 +62,8 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *r
 	without := e.without()
 	for _, n := range plan.Roles {
 		switch {
+		case plan.Alone:
+			e.setWhy(n, why.Why)
 		case plan.Action == role.Global && slices.Contains(without, n): // stays as it is
 		case plan.Action == role.Stop:
 			e.setState(n, e.stateOfStop(n), "stopping")
@@ -65,6 +75,7 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *r
 	}
 	ev := event.New(r.began, event.PlanBegan)
 	ev.Incident, ev.Action, ev.Roles = why.incident, plan.Action, plan.Roles
+	r.aboutWorker(&ev)
 	e.Recorder.Record(ev)
 	e.sayBegan(r)
 	moves := e.fenceAll(ctx, r)
@@ -132,6 +143,7 @@ func (e *Engine) move(ctx context.Context, r *run, m restart.Move) error {
 	ev := event.New(time.Now(), event.Moved)
 	ev.Incident, ev.Action, ev.Role, ev.Verb, ev.Incarnation = r.why.incident, "", m.Role, string(m.Verb), e.state(m.Role).incarnation
 	ev.Took, ev.Step, ev.Detail = time.Since(began), res.step, res.detail
+	r.aboutWorker(&ev)
 	if res.err != nil {
 		ev.Error = res.err.Error()
 	}
@@ -159,6 +171,7 @@ func (e *Engine) ended(r *run, err error) {
 			ev.Role, ev.Cause = r.why.failures[0].Life.Role, r.why.failures[0].Cause
 		}
 	}
+	r.aboutWorker(&ev)
 	e.Recorder.Record(ev)
 	e.sayEnded(r, err)
 	if r.done != nil {
@@ -167,6 +180,9 @@ func (e *Engine) ended(r *run, err error) {
 	}
 	for _, n := range r.plan.Roles {
 		e.showEnded(r, n, err)
+	}
+	if r.plan.Alone && err == nil {
+		e.wellAgain(r.plan.Roles[0], r.plan.Rank)
 	}
 	if err == nil || r.plan.Action == role.Stop || errors.Is(err, errOverruled) || interrupted || e.ending != nil {
 		return

@@ -36,6 +36,9 @@ type stage struct {
 	begun  map[role.Name]int // incarnation that runs
 	deaf   map[role.Name]bool
 	wrong  map[role.Name]int64 // added to what a service answers of its step
+
+	attempts  map[int]int // of rollout's workers beyond the first, by rank
+	available int
 }
 
 var errPlayed = errors.New("the test wants it to fail")
@@ -139,6 +142,9 @@ func (s *stage) Fence(name role.Name) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inc[name]++
+	if name == "rollout" {
+		clear(s.attempts)
+	}
 	return s.inc[name]
 }
 func (s *stage) StopWatching(role.Name)     {}
@@ -239,7 +245,7 @@ func playWith(t *testing.T, check restart.HealthCheck, maxGlobal int, roles []jo
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		s := &stage{outcome: make(chan engine.Outcome, 1), end: cancel, hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
-			steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}}
+			steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}}
 		j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
 		s.engine = engine.New(engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
 			Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }})

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"maps"
 	"slices"
 
 	"vigil/internal/job"
@@ -27,7 +26,7 @@ func (e *Engine) Status(name role.Name) RoleStatus {
 func (e *Engine) Ledger() restart.Ledger {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return restart.Ledger{Global: e.ledger.Global, Roles: maps.Clone(e.ledger.Roles)}
+	return e.ledger.Clone()
 }
 
 // SetStep makes step the one that the role's next life begins with. A restart in place that is under
@@ -77,13 +76,13 @@ func (e *Engine) standing() map[role.Name]restart.Standing {
 	out := map[role.Name]restart.Standing{}
 	for _, n := range e.Job.Names() {
 		step, saved := e.Health.Standing(n)
-		out[n] = restart.Standing{Step: step, Checkpoint: saved}
+		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n)}
 	}
 	return out
 }
 
-// runsAlone reports whether a plan is under way beside which no other may run.
-func (e *Engine) runsAlone() bool {
+// exclusive reports whether a plan is under way beside which no other may run.
+func (e *Engine) exclusive() bool {
 	for r := range e.running {
 		if r.plan.Action != role.InPlace && len(r.plan.Roles) > 1 {
 			return true

@@ -65,7 +65,8 @@ func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
 func (e *Engine) grant(ctx context.Context) {
 	var held []wish
 	for _, w := range e.wishes {
-		if e.runsAlone() || e.busy([]role.Name{w.name}) {
+		if e.exclusive() || e.busy([]role.Name{w.name}) {
+			e.cancelAlone([]role.Name{w.name})
 			held = append(held, w)
 			continue
 		}
@@ -82,12 +83,5 @@ func (e *Engine) gather(ctx context.Context) {
 		return
 	}
 	e.strays = false
-	mend, fresh := e.unbegun(nil)
-	if len(mend)+len(fresh) == 0 {
-		return
-	}
-	why := &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by a plan whose other role was stopped by hand"}}
-	for _, p := range restart.InPlacePlans(e.Policy, e.Job, mend, fresh) {
-		e.launch(ctx, p, why)
-	}
+	e.mend(ctx, nil, &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by a plan whose other role was stopped by hand"}})
 }

@@ -51,7 +51,7 @@ func TestARoleInJSONHasTheSeedsFieldsFirstThenOurs(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil || len(r.Workers) != 1 {
 		t.Fatalf("workers of %s: %v", w.Body, err)
 	}
-	want = []string{"rank", "pid", "step", "life", "state", "heartbeat_age_seconds"}
+	want = []string{"rank", "pid", "step", "life", "state", "heartbeat_age_seconds", "phases"}
 	if have := keys(t, r.Workers[0]); !slices.Equal(have, want) {
 		t.Errorf("worker has %v, want %v", have, want)
 	}

@@ -74,6 +74,7 @@ func describeRoles(doc *huma.OpenAPI) {
 	ok := func() *huma.Response { return jsonResponse[roleapi.StatusAnswer](doc, "Done.") }
 	stale := func() *huma.Response { return problemOf("Word of an earlier life: nothing was changed.") }
 	rank := query("rank", "Whose word it is, from 0.", "0", number())
+	one := query("worker", "One worker's rank, from 0; absent: all of the role.", "1", number())
 	life := query("life", "The worker's life, UID/ROLE/INC/RANK/ATTEMPT, as VIGIL_LIFE has it; absent: the current one.", "tiny-rl-1f0c93ab/critic/1/0/1", text())
 
 	describe(doc, http.MethodGet, "get_step", "The role's current step",
@@ -105,8 +106,12 @@ func describeRoles(doc *huma.OpenAPI) {
 		},
 	}
 	describe(doc, http.MethodPost, "pause_watch", "Hold back probes and the verdict on silence for a while", responses{"200": ok()},
-		required(query("for", "How long, as a Go duration.", "10m", text())))
-	describe(doc, http.MethodPost, "resume_watch", "End a pause early", responses{"200": ok()})
+		required(query("for", "How long, as a Go duration.", "10m", text())), one)
+	describe(doc, http.MethodPost, "resume_watch", "End a pause early", responses{"200": ok()}, one)
+	describe(doc, http.MethodPost, "admit", "End the quarantine of a worker that was restarted alone", responses{
+		"200": ok(),
+		"409": problemOf("The worker is not ready, or has another life by now."),
+	}, required(query("worker", "Its rank, from 0.", "1", number())), life)
 }
 
 func describeMetrics(doc *huma.OpenAPI) {

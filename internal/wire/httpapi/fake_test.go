@@ -34,7 +34,7 @@ func (f *fake) Roles() []httpapi.Role {
 	return []httpapi.Role{
 		{
 			Name: "actor", Healthy: true, LastHeartbeat: began, CurrentStep: 7, TaskRunning: true, Incarnation: 1, State: role.Running,
-			Workers: []httpapi.Worker{{Rank: 0, PID: 4711, Step: &step, Life: "tiny-1f0c93ab/actor/1/0/1", State: role.WorkerReady, HeartbeatAgeSeconds: &age}},
+			Workers: []httpapi.Worker{{Rank: 0, PID: 4711, Step: &step, Life: "tiny-1f0c93ab/actor/1/0/1", State: role.WorkerReady, HeartbeatAgeSeconds: &age, Phases: []httpapi.Phase{{Name: "step", AgeSeconds: 2.5}}}},
 		},
 		{Name: "critic", Error: &failed, LastHeartbeat: began, Incarnation: 2, RestartCount: 1, State: role.Repairing, Why: "in_place by role_can_stay"},
 	}
@@ -84,15 +84,16 @@ func (f *fake) Ready() error                                       { return f.un
 // steps are role endpoints that know a step and nothing else.
 type steps struct{}
 
-func (steps) Known() []role.Name                                           { return []role.Name{"actor", "critic"} }
-func (steps) Step(context.Context, role.Name) (int64, error)               { return 7, nil }
-func (steps) SetStep(context.Context, role.Name, int64) (bool, error)      { return true, nil }
-func (steps) StopService(context.Context, role.Name) error                 { return nil }
-func (steps) MarkUnhealthy(context.Context, role.Name) error               { return nil }
-func (steps) Heartbeat(context.Context, role.Name, roleapi.Word) error     { return nil }
-func (steps) ReportError(context.Context, role.Name, roleapi.Report) error { return nil }
-func (steps) PauseWatch(context.Context, role.Name, time.Duration) error   { return nil }
-func (steps) ResumeWatch(context.Context, role.Name) error                 { return nil }
+func (steps) Known() []role.Name                                              { return []role.Name{"actor", "critic"} }
+func (steps) Step(context.Context, role.Name) (int64, error)                  { return 7, nil }
+func (steps) SetStep(context.Context, role.Name, int64) (bool, error)         { return true, nil }
+func (steps) StopService(context.Context, role.Name) error                    { return nil }
+func (steps) MarkUnhealthy(context.Context, role.Name) error                  { return nil }
+func (steps) Heartbeat(context.Context, role.Name, roleapi.Word) error        { return nil }
+func (steps) ReportError(context.Context, role.Name, roleapi.Report) error    { return nil }
+func (steps) PauseWatch(context.Context, role.Name, int, time.Duration) error { return nil }
+func (steps) ResumeWatch(context.Context, role.Name, int) error               { return nil }
+func (steps) Admit(context.Context, role.Name, int, string) error             { return nil }
 
 func newAPI(f *fake, token string) *httpapi.API {
 	return httpapi.New(httpapi.Options{

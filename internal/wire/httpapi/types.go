@@ -54,8 +54,16 @@ type Worker struct {
 	PID                 int              `json:"pid" doc:"Its process; 0 when there is none."`
 	Step                *int64           `json:"step" doc:"Its newest step in this life; null before it has told one." nullable:"true"`
 	Life                string           `json:"life" doc:"UID/ROLE/INC/RANK/ATTEMPT." example:"tiny-rl-1f0c93ab/critic/1/0/1"`
-	State               role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,down,finished"`
+	State               role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,quarantined,down,finished"`
 	HeartbeatAgeSeconds *float64         `json:"heartbeat_age_seconds" doc:"Since it last spoke in this life, in seconds; null before." nullable:"true"`
+	Phases              []Phase          `json:"phases" nullable:"false" doc:"That it has entered and not left, outermost first."`
+}
+
+// Phase is an open phase of a worker.
+type Phase struct {
+	Name         string   `json:"name" doc:"As the worker calls it." example:"checkpoint"`
+	AgeSeconds   float64  `json:"age_seconds" doc:"Since it was entered, in seconds."`
+	LimitSeconds *float64 `json:"limit_seconds" doc:"How long it may be open, in seconds; null while no limit is known." nullable:"true"`
 }
 
 // Peer is one worker as others reach it.
@@ -63,7 +71,7 @@ type Peer struct {
 	Rank    int              `json:"rank" doc:"From 0."`
 	Address string           `json:"address" doc:"The host that its ports are on." example:"127.0.0.1"`
 	Ports   map[string]int   `json:"ports" doc:"Its leased ports by name."`
-	State   role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,down,finished"`
+	State   role.WorkerState `json:"state" doc:"What it is doing." enum:"starting,ready,paused,quarantined,down,finished"`
 	Life    string           `json:"life" doc:"UID/ROLE/INC/RANK/ATTEMPT."`
 }
 
@@ -76,6 +84,7 @@ type Incident struct {
 	Cause       role.Cause    `json:"cause" doc:"What kind of failure it was." enum:"reported,exited,silent,unreachable,no_start,not_ready,stuck,hardware,preempted,port_taken,operator,unrepaired"`
 	Detail      string        `json:"detail" doc:"The failure in words."`
 	Log         string        `json:"log,omitempty" doc:"Path of the log that tells more."`
+	Collective  string        `json:"collective,omitempty" doc:"Which collective does not end and which rank has not entered it, where the dumps of NCCL's flight recorder say so; told once the workers have been ended." example:"rank 1 of the world has not entered all_reduce #42 (nccl:all_reduce, process group default_pg); ranks 0, 2, 3 wait in it since 14 s"`
 	Action      role.Action   `json:"action,omitempty" doc:"What was decided." enum:"in_place,global,stop"`
 	Rule        string        `json:"rule,omitempty" doc:"The policy line that settled it." example:"role_can_stay"`
 	Why         string        `json:"why,omitempty" doc:"The decision in words."`

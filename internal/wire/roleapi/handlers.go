@@ -122,12 +122,65 @@ func (h handlers) pauseWatch(w http.ResponseWriter, r *http.Request) {
 		if err != nil || pause <= 0 {
 			return badRequest(fmt.Errorf("query for=%q: want a time above zero, such as 90s or 10m", text))
 		}
-		return h.roles.PauseWatch(r.Context(), name, pause)
+		rank, err := worker(query)
+		if err != nil {
+			return err
+		}
+		return h.roles.PauseWatch(r.Context(), name, rank, pause)
 	})
 }
 
 func (h handlers) resumeWatch(w http.ResponseWriter, r *http.Request) {
-	h.status(w, r, func(name role.Name, _ url.Values) error { return h.roles.ResumeWatch(r.Context(), name) })
+	h.status(w, r, func(name role.Name, query url.Values) error {
+		rank, err := worker(query)
+		if err != nil {
+			return err
+		}
+		return h.roles.ResumeWatch(r.Context(), name, rank)
+	})
+}
+
+func (h handlers) admit(w http.ResponseWriter, r *http.Request) {
+	h.status(w, r, func(name role.Name, query url.Values) error {
+		if _, err := one(query, "worker"); err != nil {
+			return err
+		}
+		rank, err := worker(query)
+		if err != nil {
+			return err
+		}
+		if !query.Has("life") {
+			return h.roles.Admit(r.Context(), name, rank, "")
+		}
+		text, err := one(query, "life")
+		if err != nil {
+			return err
+		}
+		of, life, err := readLife(text, name)
+		if err == nil && of != rank {
+			err = badRequest(fmt.Errorf("query worker=%d: the life is of rank %d", rank, of))
+		}
+		if err != nil {
+			return err
+		}
+		return h.roles.Admit(r.Context(), name, rank, life)
+	})
+}
+
+// worker returns the rank that the query names as worker; role.NoRank without one.
+func worker(query url.Values) (int, error) {
+	if !query.Has("worker") {
+		return role.NoRank, nil
+	}
+	text, err := one(query, "worker")
+	if err != nil {
+		return 0, err
+	}
+	rank, err := strconv.Atoi(text)
+	if err != nil || rank < 0 {
+		return 0, badRequest(fmt.Errorf("query worker=%q: want a rank, from 0", text))
+	}
+	return rank, nil
 }
 
 // status answers {"status":"ok"} or what do could not do.

@@ -1,5 +1,5 @@
 // Package roleapi is the plain HTTP interface of a role: get_step, set_step, stop_service,
-// mark_unhealthy_for_testing, heartbeat, report_error, pause_watch and resume_watch below /{role}/.
+// mark_unhealthy_for_testing, heartbeat, report_error, pause_watch, resume_watch and admit below /{role}/.
 // The controller serves it for every role of the job and each service for its own, so that a worker
 // or a person with curl finds the same words in both places. Paths, methods and answers are those of
 // section 9 of the design; errors are problem documents (RFC 9457).
@@ -37,10 +37,15 @@ type Roles interface {
 	Heartbeat(context.Context, role.Name, Word) error
 	// ReportError takes a report. A report of an earlier life is ErrStale and changes nothing.
 	ReportError(context.Context, role.Name, Report) error
-	// PauseWatch holds back probes and the verdict on silence for that time, which is positive.
-	PauseWatch(context.Context, role.Name, time.Duration) error
-	// ResumeWatch ends a pause early; without a pause it does nothing.
-	ResumeWatch(context.Context, role.Name) error
+	// PauseWatch holds back probes and the verdict on silence for that time, which is positive, for the
+	// role or with a rank other than role.NoRank for that worker.
+	PauseWatch(ctx context.Context, name role.Name, rank int, pause time.Duration) error
+	// ResumeWatch ends a pause of the role or of one worker early; without a pause it does nothing.
+	ResumeWatch(ctx context.Context, name role.Name, rank int) error
+	// Admit ends the quarantine of a worker. One that is not quarantined needs no admission; for one that
+	// is not ready the error is a *Problem with 409. A life other than the current one is ErrStale; empty:
+	// whatever it is.
+	Admit(ctx context.Context, name role.Name, rank int, life string) error
 }
 
 // Word is a heartbeat: one worker gets on.

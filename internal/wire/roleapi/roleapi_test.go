@@ -41,10 +41,15 @@ func (f *fake) SetStep(_ context.Context, n role.Name, step int64) (bool, error)
 
 func (f *fake) StopService(_ context.Context, n role.Name) error   { return f.note(n, "stop") }
 func (f *fake) MarkUnhealthy(_ context.Context, n role.Name) error { return f.note(n, "mark") }
-func (f *fake) ResumeWatch(_ context.Context, n role.Name) error   { return f.note(n, "resume") }
+func (f *fake) ResumeWatch(_ context.Context, n role.Name, rank int) error {
+	return f.note(n, "resume %d", rank)
+}
+func (f *fake) Admit(_ context.Context, n role.Name, rank int, life string) error {
+	return f.note(n, "admit %d %q", rank, life)
+}
 
-func (f *fake) PauseWatch(_ context.Context, n role.Name, d time.Duration) error {
-	return f.note(n, "pause %v", d)
+func (f *fake) PauseWatch(_ context.Context, n role.Name, rank int, d time.Duration) error {
+	return f.note(n, "pause %d %v", rank, d)
 }
 
 func (f *fake) Heartbeat(_ context.Context, n role.Name, w roleapi.Word) error {
@@ -307,8 +312,29 @@ func TestThePauseOfAWatchIsATimeAboveZero(t *testing.T) {
 			t.Errorf("pause_watch%s = %d, want 400", query, w.Code)
 		}
 	}
-	if want := []string{"critic pause 1m30s", "critic resume"}; !slices.Equal(f.asked, want) {
+	if want := []string{"critic pause -1 1m30s", "critic resume -1"}; !slices.Equal(f.asked, want) {
 		t.Errorf("asked %v, want %v", f.asked, want)
+	}
+}
+
+func TestOneWorkerIsNamedByItsRank(t *testing.T) {
+	f := &fake{}
+	for _, path := range []string{"/critic/pause_watch?for=90s&worker=2", "/critic/resume_watch?worker=2", "/critic/admit?worker=0", "/critic/admit?worker=1&life=tiny-1f0c93ab/critic/2/1/3"} {
+		if w := ask(f, "POST", path, ""); w.Code != 200 {
+			t.Errorf("%s = %d %s", path, w.Code, w.Body)
+		}
+	}
+	if want := []string{"critic pause 2 1m30s", "critic resume 2", `critic admit 0 ""`, `critic admit 1 "tiny-1f0c93ab/critic/2/1/3"`}; !slices.Equal(f.asked, want) {
+		t.Errorf("asked %v, want %v", f.asked, want)
+	}
+	for _, path := range []string{"/critic/admit", "/critic/admit?worker=", "/critic/admit?worker=-1", "/critic/admit?worker=1&worker=2", "/critic/admit?worker=1&life=x", "/critic/admit?worker=0&life=tiny-1f0c93ab/critic/2/1/3", "/critic/resume_watch?worker=x"} {
+		if w := ask(f, "POST", path, ""); problem(t, w).Status != 400 {
+			t.Errorf("%s = %d, want 400", path, w.Code)
+		}
+	}
+	f.err = roleapi.NewProblem(409, "admit critic rank 1: it is starting, not ready")
+	if w := ask(f, "POST", "/critic/admit?worker=1", ""); problem(t, w).Status != 409 {
+		t.Errorf("admit = %d, want 409", w.Code)
 	}
 }
 

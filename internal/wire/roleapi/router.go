@@ -46,6 +46,7 @@ func Mount(r chi.Router, roles Roles) {
 	r.Post("/{role}/report_error", h.reportError)
 	r.Post("/{role}/pause_watch", h.pauseWatch)
 	r.Post("/{role}/resume_watch", h.resumeWatch)
+	r.Post("/{role}/admit", h.admit)
 }
 
 // MountLives adds heartbeat and report_error of one worker life, below

@@ -1,0 +1,155 @@
+package health_test
+
+import (
+	"testing"
+	"time"
+
+	"vigil/internal/health"
+	"vigil/internal/job"
+	"vigil/internal/role"
+)
+
+// attempt is a later attempt of a worker of the critic.
+func (b *bed) attempt(rank, n int) role.Life {
+	l := b.life(rank)
+	l.Attempt = n
+	return l
+}
+
+func (b *bed) says(life role.Life, step int64) health.Heard {
+	return b.Beat(health.Word{Life: life, Step: &step, At: b.now}, b.now)
+}
+
+// alone is a critic of three workers, of which rank 1 has failed and is fenced.
+func alone(t *testing.T, change func(*health.Spec)) *bed {
+	spec := critic(3, explicit)
+	if change != nil {
+		change(&spec)
+	}
+	b := newBed(t, spec)
+	for rank := range 3 {
+		b.Worker(b.life(rank), 100+rank, role.WorkerReady, "")
+		b.beat(rank, 10)
+	}
+	b.Report(role.Failure{Life: b.life(1), Cause: role.Exited, Detail: "exit code 3"})
+	b.sweep()
+	if got := b.FenceWorker("critic", 1, b.now); got != 2 {
+		t.Fatalf("attempt %d, want 2", got)
+	}
+	return b
+}
+
+func TestAFencedWorkerIsNotJudgedAndItsPeersAre(t *testing.T) {
+	b := alone(t, nil)
+	if n := b.Available("critic"); n != 2 {
+		t.Errorf("%d are available, want 2", n)
+	}
+	b.pass(time.Minute)
+	b.beat(0, 11)
+	b.pass(90 * time.Second)
+	if len(b.found) != 2 || b.found[1].Life.Rank != 2 || b.found[1].Cause != role.Silent {
+		t.Errorf("found %+v, want the silence of rank 2 only", b.found[1:])
+	}
+}
+
+// shows: A30
+func TestWordOfAnEarlierAttemptChangesNothing(t *testing.T) {
+	b := alone(t, nil)
+	b.BeginWorker("critic", 1, 7, b.now)
+	if got := b.says(b.attempt(1, 1), 99); got != health.HeardStale {
+		t.Errorf("a late heartbeat was heard as %s", got)
+	}
+	if got := b.Report(role.Failure{Life: b.attempt(1, 1), Cause: role.Reported}); got != health.HeardStale {
+		t.Errorf("a late report was heard as %s", got)
+	}
+	if b.Worker(b.attempt(1, 1), 1, role.WorkerDown, "") {
+		t.Error("a late state was taken")
+	}
+	if got := b.says(b.attempt(1, 2), 8); got != health.HeardFirst {
+		t.Errorf("the first word of the second attempt was heard as %s", got)
+	}
+	if got := b.says(b.attempt(1, 2), 9); got != health.HeardNext {
+		t.Errorf("the second word of the second attempt was heard as %s", got)
+	}
+	if r := b.record("critic"); !r.Healthy || r.CurrentStep != 9 || r.Ranks[1].Life.Attempt != 2 {
+		t.Errorf("record %+v", r)
+	}
+}
+
+func TestAnAttemptThatBeginsBelowWhereItWasToldIsSaid(t *testing.T) {
+	b := alone(t, nil)
+	b.BeginWorker("critic", 1, 7, b.now)
+	if got := b.says(b.attempt(1, 2), 3); got != health.HeardWentBack {
+		t.Errorf("heard as %s", got)
+	}
+}
+
+func TestARoleIsHealthyAgainWhenTheLastOfItsFailedWorkersHasBegun(t *testing.T) {
+	b := alone(t, nil)
+	b.Report(role.Failure{Life: b.life(2), Cause: role.Exited, Detail: "exit code 4"})
+	b.BeginWorker("critic", 1, 10, b.now)
+	if b.record("critic").Healthy {
+		t.Error("it is healthy, and rank 2 has failed")
+	}
+	b.FenceWorker("critic", 2, b.now)
+	b.BeginWorker("critic", 2, 10, b.now)
+	if r := b.record("critic"); !r.Healthy || r.Error != "" {
+		t.Errorf("healthy %v, error %q", r.Healthy, r.Error)
+	}
+	if f := b.sweep(); len(f.Failures) != 0 {
+		t.Errorf("found %+v of a life that was fenced", f.Failures)
+	}
+}
+
+func TestAQuarantinedWorkerIsReadyWhenItIsAdmittedAndNotBefore(t *testing.T) {
+	b := alone(t, func(s *health.Spec) { s.Rejoin = job.RejoinManual })
+	b.BeginWorker("critic", 1, 10, b.now)
+	if is, _, ok := b.Admit("critic", 1); ok || is != role.WorkerStarting {
+		t.Errorf("a worker that is not ready was admitted (%s)", is)
+	}
+	b.Worker(b.attempt(1, 2), 201, role.WorkerReady, "")
+	if r := b.record("critic"); r.Ranks[1].State != role.WorkerQuarantined || r.Available != 2 || r.Ranks[0].State != role.WorkerReady || !r.Ready {
+		t.Errorf("record %+v", r)
+	}
+	b.pass(time.Hour) // it is watched: explicit limits hold for it too
+	if len(b.found) < 2 {
+		t.Errorf("found %+v", b.found)
+	}
+	b = alone(t, func(s *health.Spec) { s.Rejoin = job.RejoinManual })
+	b.BeginWorker("critic", 1, 10, b.now)
+	b.Worker(b.attempt(1, 2), 201, role.WorkerReady, "")
+	if _, changed, ok := b.Admit("critic", 1); !ok || !changed || b.Available("critic") != 3 {
+		t.Errorf("admitted: %v, changed %v, %d available", ok, changed, b.Available("critic"))
+	}
+	if _, changed, ok := b.Admit("critic", 1); !ok || changed {
+		t.Errorf("once more: %v, changed %v", ok, changed)
+	}
+	if _, _, ok := b.Admit("critic", 7); ok {
+		t.Error("a worker that is not there was admitted")
+	}
+}
+
+// shows: A28
+func TestOneWorkerCanBePausedAndThePauseIsNotItsSilence(t *testing.T) {
+	b := newBed(t, critic(2, explicit))
+	b.beat(0, 1)
+	b.beat(1, 1)
+	b.PauseWorker("critic", 1, b.now.Add(10*time.Minute), b.now)
+	if r := b.record("critic"); !r.Ranks[1].Paused || r.Ranks[0].Paused {
+		t.Errorf("ranks %+v", r.Ranks)
+	}
+	for range 5 {
+		b.pass(time.Minute)
+		b.beat(0, 2)
+	}
+	b.ResumeWorker("critic", 1, b.now)
+	b.pass(119 * time.Second)
+	if len(b.found) != 0 {
+		t.Fatalf("found %+v", b.found)
+	}
+	b.beat(0, 3)
+	b.pass(3 * time.Second)
+	if len(b.found) != 1 || b.found[0].Life.Rank != 1 {
+		t.Errorf("found %+v, want the silence of rank 1", b.found)
+	}
+}

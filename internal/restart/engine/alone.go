@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"vigil/internal/job"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// lone is what the engine knows of a worker whose role can do without it for a while.
+type lone struct {
+	decided  int        // newest attempt that a decision was made about
+	incident string     // of that decision
+	cause    role.Cause // of its failure; empty while it is well
+}
+
+// standsAlone reports whether a failure is of one worker of a role whose workers need no others.
+func (e *Engine) standsAlone(f role.Failure) bool {
+	return e.Policy.Roles[f.Life.Role].Unit == job.UnitWorker && f.Life.Rank != role.NoRank
+}
+
+// covers reports whether what is done about the first failure mends the second of the same role.
+func (e *Engine) covers(first, second role.Failure) bool {
+	return !e.standsAlone(first) || first.Life.Rank == second.Life.Rank
+}
+
+// blocked reports whether a decision in place must wait for a plan under way. Where that is only for
+// workers that are restarted alone, these are given up for the restart of their role.
+func (e *Engine) blocked(d restart.Decision) bool {
+	if d.Alone {
+		for r := range e.running {
+			if slices.Contains(r.plan.Roles, d.Roles[0]) && (!r.plan.Alone || r.plan.Rank == d.Rank) {
+				return true
+			}
+		}
+		return false
+	}
+	e.cancelAlone(d.Roles)
+	return e.busy(d.Roles)
+}
+
+// cancelAlone ends the plans for single workers of the roles.
+func (e *Engine) cancelAlone(roles []role.Name) {
+	for r := range e.running {
+		if r.plan.Alone && slices.Contains(roles, r.plan.Roles[0]) {
+			r.cancel(errOverruled)
+		}
+	}
+}
+
+// makeAlone makes one move of a plan for a single worker.
+func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
+	w := restart.Worker{Role: m.Role, Rank: r.plan.Rank}
+	switch m.Verb {
+	case restart.Fence:
+		r.attempt = e.Health.FenceWorker(w.Role, w.Rank)
+		return result{}
+	case restart.StopService:
+		return e.stopWorker(ctx, r, w)
+	case restart.BackOff:
+		d := e.Policy.WaitAlone(e.Ledger(), w, e.Jitter())
+		if d <= 0 {
+			return result{}
+		}
+		e.setWhy(w.Role, fmt.Sprintf("rank %d waits %s before restart %d in a row", w.Rank, d.Round(time.Millisecond), e.Ledger().Workers[w].InARow))
+		return r.wait(d)
+	case restart.Run:
+		return e.runWorker(ctx, r, w)
+	default:
+		return result{err: fmt.Errorf("verb %q is not for a single worker", m.Verb)}
+	}
+}
+
+func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) result {
+	cfg, _ := e.Job.Role(w.Role)
+	how := Stop{Kind: AfterFailure, Incident: r.why.incident, Cause: r.why.failures[0].Cause}
+	return e.stop(ctx, cfg.Stop.GraceOnFailure, func(ctx context.Context) ([]string, error) {
+		return e.Crew.StopWorker(ctx, w.Role, w.Rank, how)
+	})
+}
+
+func (e *Engine) runWorker(ctx context.Context, r *run, w restart.Worker) result {
+	step, _ := e.Health.Standing(w.Role)
+	life := role.Life{Role: w.Role, Incarnation: e.state(w.Role).incarnation, Rank: w.Rank, Attempt: r.attempt}
+	e.Health.BeginWorker(w.Role, w.Rank, step)
+	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.RunWorker(ctx, life, step) })
+	res.step = &step
+	if res.err == nil {
+		e.charge(func(l restart.Ledger) restart.Ledger { return l.BeganAlone(w, time.Now()) })
+	}
+	return res
+}
+
+// wellAgain notes that a worker runs again, unless that life has failed already.
+func (e *Engine) wellAgain(name role.Name, rank int) {
+	if slices.ContainsFunc(e.pending, func(s suspect) bool { return s.Life.Role == name && s.Life.Rank == rank }) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l, ok := e.roles[name].alone[rank]; ok {
+		l.cause = ""
+		e.roles[name].alone[rank] = l
+	}
+}
+
+// oneFailed reports whether a single worker of the role has failed, and has the stop say why.
+func (e *Engine) oneFailed(name role.Name, how *Stop) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.roles[name].alone {
+		if l.cause != "" {
+			how.Cause = l.cause
+			return true
+		}
+	}
+	return false
+}
+
+// setWhy says what goes on in a role that runs.
+func (e *Engine) setWhy(name role.Name, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.roles[name].why = why
+}
