@@ -244,6 +244,9 @@ func (h *Hub) watchOver(s *service) {
 			if h.excused(s) { // read again: it may have unregistered meanwhile
 				return false
 			}
+			if s.poller.revived() { // a service that was stopped is let run on when its workers are ended
+				return true
+			}
 			if h.end(s, errLost) {
 				h.o.Ears.Lost(s.reg, why)
 			}

@@ -83,13 +83,34 @@ func (p *poller) run(ctx context.Context, tell func(verdict, string) bool) {
 			if ctx.Err() != nil {
 				return // a poll that was cut off by a wanted end says nothing
 			}
-			if err == nil {
-				p.watch.answered(time.Now())
-			} else {
-				p.watch.failed()
-			}
+			p.judge(err)
 		}
 	}
+}
+
+// judge takes in how a poll came back.
+func (p *poller) judge(err error) {
+	if err == nil {
+		p.watch.answered(time.Now())
+	} else {
+		p.watch.failed()
+	}
+}
+
+// revived says whether a peer whose silence was told as its death has answered since. It is for tell to
+// ask, which may have taken its time. Proof of a death is not revised.
+func (p *poller) revived() bool {
+	for p.watch.gone == "" {
+		select {
+		case err := <-p.results:
+			p.inFlight--
+			p.judge(err)
+		default:
+			v, _ := p.watch.look(time.Now())
+			return v != dead
+		}
+	}
+	return false
 }
 
 // pause is how long to wait for the next look.

@@ -1,8 +1,11 @@
 package rpc
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"vigil/api"
 )
 
 // A story of one peer, told as what happens at which second; the watch is looked at every second.
@@ -113,5 +116,51 @@ func TestPollsAreFourSecondsApartAndOneSecondForASuspect(t *testing.T) {
 	w.failed()
 	if w.due(now.Add(999*time.Millisecond)) || !w.due(now.Add(time.Second)) {
 		t.Error("the next poll of a suspect is not due after 1 s")
+	}
+}
+
+// A service that was stopped and is let run on in the moment in which its last words are waited for has
+// not died: it is not told as lost after it has been repaired.
+func TestOneWhoAnswersWhileItsDeathIsToldIsAlive(t *testing.T) {
+	for _, c := range []struct {
+		about   string
+		answers bool
+		proof   string
+		want    bool
+	}{
+		{"it answers", true, "", true},
+		{"it does not", false, "", false},
+		{"it has answered and is proved gone", true, "nobody listens", false},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			answer := make(chan struct{})
+			peer := startPeer(t, &peerServer{isBeat: func(ctx context.Context, _ int) error {
+				select {
+				case <-answer:
+				case <-ctx.Done():
+				}
+				return nil
+			}})
+			w := newWatch(50*time.Millisecond, 20*time.Millisecond, 200*time.Millisecond, time.Now())
+			p := newPoller(w, plainConn(t, peer.target()), peer.target(), func() *api.HeartBeatRequest { return nil })
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			revived := false
+			p.run(ctx, func(v verdict, _ string) bool {
+				if v != dead {
+					return true
+				}
+				if c.answers {
+					close(answer)
+					eventually(t, "the answer comes", func() bool { return len(p.results) > 0 })
+				}
+				w.gone = c.proof
+				revived = p.revived()
+				return false
+			})
+			if revived != c.want {
+				t.Errorf("revived is %v", revived)
+			}
+		})
 	}
 }
