@@ -6,6 +6,8 @@ BIN     := bin
 PREFIX  ?= /usr/local
 ARGS    ?=
 FUZZ    ?= 20s
+SOAK    ?= 10m
+STARVE  ?= $(SOAK)
 
 .PHONY: build wheel install run test needs check race fuzz lint bench soak docs generate clean
 
@@ -49,7 +51,8 @@ lint: ## golangci-lint, pinned in tools/golangci-lint.mod
 bench: build ## tables on the terminal, and bench/out/NAME.json
 	$(GO) run ./bench/loop
 
-soak: ## the example job broken ten times over; a few minutes
+soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, and tiny-rl broken ten times
+	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
 	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vigil/e2e/rig"
 )
 
 // found is what testdata/environ.py writes.
@@ -77,7 +79,7 @@ func torchrun(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]string{needTorch(t), shim}, flags...)
+	return append([]string{rig.NeedTorch(t), shim}, flags...)
 }
 
 // shows: A15
@@ -91,7 +93,7 @@ func TestAScriptFindsWhatTorchrunWouldHaveGivenIt(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		t.Run(fmt.Sprintf("workers %d", workers), func(t *testing.T) {
 			t.Parallel()
-			dir := folder(t)
+			dir := rig.Folder(t)
 			theirs, ours := filepath.Join(dir, "torchrun"), filepath.Join(dir, "vigil")
 			flags := []string{fmt.Sprintf("--nproc_per_node=%d", workers), "--max_restarts=2"}
 			args := []string{script, "--epochs", "3"}
@@ -107,7 +109,7 @@ func TestAScriptFindsWhatTorchrunWouldHaveGivenIt(t *testing.T) {
 				delete(torch[rank].Environ, "TORCHELASTIC_SIGNALS_TO_HANDLE")
 			}
 			r := begin(t, workdir, plain("FOUND="+ours), slices.Concat([]string{"run", "--python", torch["rank 0"].Program}, flags, args)...)
-			r.end(0)
+			r.End(0)
 			vigil := readFound(t, ours, workers)
 			for rank := range vigil {
 				for _, name := range []string{"VIGIL_LIFE", "NOTIFY_SOCKET", "PYTHONUNBUFFERED"} {

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"vigil/e2e/rig"
 )
 
 // wrapped is a job whose only worker is a launcher with ranks of its own.
@@ -24,7 +25,7 @@ func wrap(t *testing.T, ranks int, command []string) wrapped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := folder(t)
+	dir := rig.Folder(t)
 	var words []string
 	for _, word := range command {
 		words = append(words, fmt.Sprintf("%q", word))
@@ -42,7 +43,7 @@ func wrap(t *testing.T, ranks int, command []string) wrapped {
 func (w wrapped) inside(incarnation int) []int {
 	w.t.Helper()
 	pids := make([]int, w.ranks)
-	w.eventually(fmt.Sprintf("the ranks of incarnation %d are there", incarnation), func() error {
+	w.Eventually(fmt.Sprintf("the ranks of incarnation %d are there", incarnation), func() error {
 		for rank := range pids {
 			var devices string
 			text, err := os.ReadFile(filepath.Join(w.up, fmt.Sprintf("up.%d.%d", incarnation, rank)))
@@ -93,15 +94,14 @@ func TestARankInsideAWrapperIsWatchedStoppedAndEndedLikeAWorker(t *testing.T) {
 			first := w.inside(1)
 			kill(t, first[len(first)-1], syscall.SIGKILL)
 			w.inside(2)
+			there := w.Processes()
 			for rank, pid := range first {
-				if slices.Contains(w.processes(), pid) {
+				if _, is := there[pid]; is {
 					t.Errorf("rank %d of the first life, pid %d, is there still", rank, pid)
 				}
 			}
-			if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
-			w.end(130)
+			kill(t, w.PID(), syscall.SIGINT)
+			w.End(130)
 			w.asked(2)
 		})
 	}

@@ -1,6 +1,7 @@
 package tinyrl
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -38,12 +39,12 @@ var (
 	crashed  = signalled(syscall.SIGSEGV, "SIGSEGV", "SIGSEGV")
 	ended    = signalled(syscall.SIGTERM, "SIGTERM by hand", "143")
 	hanging  = kind{"SIGSTOP", "no heartbeat", role.Silent, func(r *run, f fault) error { return syscall.Kill(r.worker(f.role, f.rank).PID, syscall.SIGSTOP) }}
-	orphaned = kind{"SIGKILL of the service", "its service ended", role.Exited, func(r *run, f fault) error { return syscall.Kill(r.service(f.role), syscall.SIGKILL) }}
+	orphaned = kind{"SIGKILL of the service", "its service ended", role.Exited, func(r *run, f fault) error { return syscall.Kill(r.Service(f.role), syscall.SIGKILL) }}
 	reported = kind{"report_error", "the loss is NaN", role.Reported, func(r *run, f fault) error {
-		return r.post(fmt.Sprintf("/%s/report_error?rank=%d", f.role, f.rank), "the loss is NaN")
+		return r.Post(fmt.Sprintf("/%s/report_error?rank=%d", f.role, f.rank), "the loss is NaN")
 	}}
 	marked = kind{"mark_unhealthy", "marked unhealthy", role.Reported, func(r *run, f fault) error {
-		return r.post(fmt.Sprintf("/%s/mark_unhealthy_for_testing", f.role), "")
+		return r.Post(fmt.Sprintf("/%s/mark_unhealthy_for_testing", f.role), "")
 	}}
 )
 
@@ -116,20 +117,22 @@ func settle(chance *rand.Rand, faults []fault, steps int) {
 func (r *run) breaks(chance *rand.Rand, f fault) {
 	r.t.Helper()
 	before := r.wellAt(f.step)
-	pause(time.Duration(chance.IntN(100)) * time.Millisecond) // anywhere within a step
-	had := len(r.incidents())
+	r.Pause(time.Duration(chance.IntN(100)) * time.Millisecond) // anywhere within a step
+	had := len(r.Incidents())
 	if err := f.kind.does(r, f); err != nil {
 		r.t.Fatalf("%s: %v", f, err)
 	}
 	done := time.Now()
 	var got incident
-	r.eventually(f.String()+" is repaired", func() (bool, error) {
-		all := r.incidents()
+	r.Eventually(f.String()+" is repaired", func() error {
+		all := r.Incidents()
 		if len(all) <= had {
-			return false, fmt.Errorf("no incident")
+			return errors.New("no incident")
 		}
-		got = all[len(all)-1-had] // newest first
-		return !got.Open && got.FirstStep != nil, fmt.Errorf("incident %+v", got)
+		if got = all[had]; got.Open || got.FirstStep == nil {
+			return fmt.Errorf("incident %+v", got)
+		}
+		return nil
 	})
 	r.t.Logf("%s: %s, %s (%s), first step after %s", f, got.Detail, got.Action, got.Rule, time.Since(done).Round(10*time.Millisecond))
 	if got.Role != f.role || got.Cause != f.kind.cause || !strings.Contains(got.Detail, f.kind.detail) || got.Error != "" {

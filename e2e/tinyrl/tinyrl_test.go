@@ -4,19 +4,12 @@
 package tinyrl
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"testing"
 	"time"
-
-	"vigil/internal/event"
-	"vigil/internal/role"
 )
 
 // shows: R24 R25 R36 R48 R49 R57
@@ -57,19 +50,20 @@ func (tr trial) run(t *testing.T, draw func(*rand.Rand) []fault) {
 	broken.end()
 	quiet.end()
 
-	if n := len(quiet.incidents()); n != 0 {
-		t.Errorf("the undisturbed run has %d incidents: %v", n, quiet.incidents())
+	if n := len(quiet.Incidents()); n != 0 {
+		t.Errorf("the undisturbed run has %d incidents: %v", n, quiet.Incidents())
 	}
-	if got := broken.incidents(); len(got) != len(faults) {
+	if got := broken.Incidents(); len(got) != len(faults) {
 		t.Errorf("%d things were broken, and there are %d incidents: %v", len(faults), len(got), got)
 	}
 	undisturbed, learned := quiet.learned(), broken.learned()
-	t.Logf("mean reward of the last tenth: %.3f undisturbed (%s), %.3f with %d failures (%s)",
-		undisturbed, quiet.took.Round(time.Second), learned, len(faults), broken.took.Round(time.Second))
+	t.Logf("mean reward of the last tenth: %.3f undisturbed, %.3f with %d failures", undisturbed, learned, len(faults))
 	if off := learned - undisturbed; off < -tr.tolerance || off > tr.tolerance {
 		t.Errorf("they are %.3f apart, more than %.2f", off, tr.tolerance)
 	}
-	broken.resumedFromTheNewestCheckpoints()
+	if all := broken.TinyRLResumptions(); len(all) == 0 {
+		t.Error("the actor was never begun again from a checkpoint")
+	}
 }
 
 // faultSeed is TINY_RL_FAULTS, or a new one; it is printed so that a run can be had again.
@@ -85,28 +79,10 @@ func faultSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// learned checks that metrics.jsonl has every step once, in order, and returns the mean reward of the
-// last tenth.
+// learned returns the mean reward of the last tenth of the steps, of which each was made once.
 func (r *run) learned() float64 {
 	r.t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.dir, "learned", "metrics.jsonl"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var rewards []float64
-	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {
-		var line struct {
-			Step   int
-			Reward float64
-		}
-		if err := d.Decode(&line); err != nil {
-			r.t.Fatal(err)
-		}
-		rewards = append(rewards, line.Reward)
-		if line.Step != len(rewards) {
-			r.t.Fatalf("line %d of metrics.jsonl is of step %d", len(rewards), line.Step)
-		}
-	}
+	rewards := r.Rewards(r.folder)
 	if len(rewards) != r.trial.steps {
 		r.t.Fatalf("metrics.jsonl has %d lines, want %d", len(rewards), r.trial.steps)
 	}
@@ -115,64 +91,6 @@ func (r *run) learned() float64 {
 		sum += x
 	}
 	return sum / float64(len(last))
-}
-
-var resumed = regexp.MustCompile(`resumed from checkpoint (\d+)`)
-
-// resumedAt returns the checkpoint that a life of a stateful role says it went on from; 0 without one.
-func (r *run) resumedAt(name role.Name, incarnation int) int64 {
-	log, err := os.ReadFile(filepath.Join(r.dir, "state", r.uid, "logs", string(name), strconv.Itoa(incarnation), "0.1", "stdout.log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	m := resumed.FindSubmatch(log)
-	if m == nil {
-		return 0
-	}
-	n, err := strconv.ParseInt(string(m[1]), 10, 64)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return n
-}
-
-// resumedFromTheNewestCheckpoints goes through what happened: every life of a stateful role went on
-// from the newest checkpoint that it had saved, or, after a global restart, that all stateful roles had.
-func (r *run) resumedFromTheNewestCheckpoints() {
-	r.t.Helper()
-	saved := map[role.Name]int64{"actor": 0, "critic": 0}
-	global := map[string]bool{} // by incident
-	var want map[role.Name]int64
-	lives := 0
-	for _, e := range r.heard() {
-		_, stateful := saved[e.Role]
-		switch {
-		case e.Kind == event.Checkpoint && stateful:
-			saved[e.Role] = *e.Step
-		case e.Kind == event.PlanBegan && e.Action == role.Global:
-			global[e.Incident] = true
-			newest := min(saved["actor"], saved["critic"])
-			want = map[role.Name]int64{"actor": newest, "critic": newest}
-		case e.Kind == event.Moved && e.Verb == "run" && stateful && e.Incarnation > 1:
-			least := saved[e.Role]
-			if global[e.Incident] {
-				least = want[e.Role]
-			}
-			at := r.resumedAt(e.Role, e.Incarnation)
-			r.t.Logf("%s incarnation %d goes on from checkpoint %d; it had saved %d, wanted is %d or more", e.Role, e.Incarnation, at, saved[e.Role], least)
-			if at < least {
-				r.t.Errorf("%s incarnation %d went on from checkpoint %d although %d was saved", e.Role, e.Incarnation, at, least)
-			}
-			saved[e.Role] = at
-			lives++
-		}
-	}
-	if lives == 0 {
-		r.t.Error("no stateful role was begun again")
-	}
-	if n := len(global); n == 0 {
-		r.t.Error("there was no global restart")
-	}
 }
 
 func (f fault) String() string {
