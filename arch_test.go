@@ -19,13 +19,13 @@ import (
 var levels = [][]string{
 	{"api", "internal/role", "internal/nearest"},
 	{"internal/event", "internal/job", "internal/settings", "internal/accelerate"},
-	{"internal/health", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
-	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/wire/httpapi"},
+	{"internal/health", "internal/journal", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
+	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/warm", "internal/wire/httpapi"},
 	{"internal/service", "internal/controller"},
 	{"internal/command"},
 	{"cmd/controller", "cmd/service"},
 	{"bench/result"},
-	{"bench/loop"},
+	{"bench/loop", "bench/restart", "bench/takeover"},
 }
 
 // source is one Go file of the tree, read for its imports and calls.
@@ -134,7 +134,7 @@ func clockReads(f *ast.File) []string {
 
 // Only those who act read the clock, so that whoever is surprised by a time knows where to look.
 func TestOnlyThoseWhoActReadTheClock(t *testing.T) {
-	readers := []string{"internal/health", "internal/restart/engine", "internal/wire/rpc", "internal/wire/roleapi", "internal/wire/httpapi", "internal/proc", "internal/launcher/local", "internal/devices", "internal/evidence", "internal/service", "internal/controller", "internal/command", "internal/example", "bench/loop"}
+	readers := []string{"internal/health", "internal/journal", "internal/restart/engine", "internal/wire/rpc", "internal/wire/roleapi", "internal/wire/httpapi", "internal/proc", "internal/launcher/local", "internal/devices", "internal/evidence", "internal/warm", "internal/service", "internal/controller", "internal/command", "internal/example", "bench/loop", "bench/restart", "bench/takeover"}
 	for _, s := range sources(t) {
 		if len(clockReads(s.file)) > 0 && !slices.Contains(readers, s.pkg) {
 			t.Errorf("%s reads the clock (%v) and %s is not among those who may", s.path, clockReads(s.file), s.pkg)

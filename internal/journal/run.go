@@ -1,0 +1,146 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Run is one run of the job, from its beginning to an exit that closes it. A journal knows one.
+type Run struct {
+	// UID is the run's: the job's name with eight hex digits.
+	UID string `json:"uid"`
+	Job string `json:"job"`
+	// Host and BootID say where its processes are, if they are: after a boot none of them lives.
+	Host   string    `json:"host"`
+	BootID string    `json:"boot_id"`
+	Began  time.Time `json:"began"`
+	// Epoch counts the controllers of the run. The highest one is obeyed.
+	Epoch uint64 `json:"epoch"`
+	// JobDigest is of the job file that is in force.
+	JobDigest string `json:"job_digest"`
+	// Closed is how the run ended; nil while it is open.
+	Closed *Closed `json:"closed,omitempty"`
+}
+
+// Closed says how and when a run ended.
+type Closed struct {
+	Exit int       `json:"exit"`
+	At   time.Time `json:"at"`
+	Why  string    `json:"why"`
+}
+
+// Closes says whether a controller that exits with this status closes its run, so that the same command
+// begins another with a full budget: 0 (done), 1 (stopped for a reason) and 93 (do not requeue). All
+// others leave it open, as a crash does: 128+n was stopped by a signal and will go on, 2 never began.
+func Closes(exit int) bool { return exit == 0 || exit == 1 || exit == 93 }
+
+const runKey = "run"
+
+func (j *Journal) readRun() error {
+	r, there, err := ReadOne[Run](j, run, runKey)
+	if err != nil {
+		return err
+	}
+	if there {
+		j.now = &r
+	}
+	return nil
+}
+
+// OpenRun returns the run that is to be gone on with, if there is one.
+func (j *Journal) OpenRun() (Run, bool, error) {
+	j.runs.Lock()
+	defer j.runs.Unlock()
+	if j.now == nil || j.now.Closed != nil {
+		return Run{}, false, nil
+	}
+	return *j.now, true, nil
+}
+
+// LastRun returns the run that the journal knows, open or closed, if it knows one.
+func (j *Journal) LastRun() (Run, bool, error) {
+	j.runs.Lock()
+	defer j.runs.Unlock()
+	if j.now == nil {
+		return Run{}, false, nil
+	}
+	return *j.now, true, nil
+}
+
+// BeginRun forgets the run before with every record of it, whether it was closed or not, and begins this
+// one. It is on the disk when BeginRun returns nil. Like [Journal.NextEpoch], [Journal.UpdateRun] and
+// [Journal.CloseRun] it waits for 10 s at most; after an error it may or may not be on the disk.
+func (j *Journal) BeginRun(r Run) error {
+	j.runs.Lock()
+	defer j.runs.Unlock()
+	if r.UID == "" {
+		return errors.New("begin run: it has no uid")
+	}
+	if err := j.writeRun(r, Entry{clear: true}); err != nil {
+		return fmt.Errorf("begin run %s: %w", r.UID, err)
+	}
+	return nil
+}
+
+// NextEpoch returns an epoch that no controller of the open run has had, and that none will be given
+// again.
+func (j *Journal) NextEpoch() (uint64, error) {
+	var epoch uint64
+	err := j.UpdateRun(func(r *Run) {
+		r.Epoch++
+		if j.rewound { // one may have been given in the commit that is lost
+			r.Epoch++
+		}
+		epoch = r.Epoch
+	})
+	if err != nil {
+		return 0, fmt.Errorf("next epoch: %w", err)
+	}
+	return epoch, nil
+}
+
+// UpdateRun changes what the journal says of the open run; it is on the disk when UpdateRun returns nil.
+// There must be an open run.
+func (j *Journal) UpdateRun(change func(*Run)) error {
+	j.runs.Lock()
+	defer j.runs.Unlock()
+	if j.now == nil || j.now.Closed != nil {
+		return errors.New("update run: none is open")
+	}
+	r := *j.now
+	change(&r)
+	if err := j.writeRun(r); err != nil {
+		return fmt.Errorf("update run %s: %w", r.UID, err)
+	}
+	return nil
+}
+
+// CloseRun records that the run has ended, once everything queued before is on the disk too. The exit
+// must be one that [Closes] a run.
+func (j *Journal) CloseRun(exit int, why string) error {
+	if !Closes(exit) {
+		return fmt.Errorf("close run: exit %d leaves it open", exit)
+	}
+	err := j.UpdateRun(func(r *Run) { r.Closed = &Closed{Exit: exit, At: time.Now(), Why: why} })
+	if err != nil {
+		return fmt.Errorf("close run: %w", err)
+	}
+	return nil
+}
+
+func (j *Journal) writeRun(r Run, before ...Entry) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), j.pace.sure)
+	defer cancel()
+	if err := j.Write(append(before, Entry{kind: run, key: runKey, json: text})...).Wait(ctx); err != nil {
+		return err
+	}
+	j.now = &r
+	return nil
+}
