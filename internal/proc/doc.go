@@ -2,7 +2,8 @@
 // left. The controller uses it for services, a service uses it for workers.
 //
 // A program makes one Keeper. Keeper.Start gives a Process, which is a session of its own and, where
-// the machine lets us, sits in a cgroup leaf of its own. What a process starts, and what those start,
+// the machine lets us, sits in a cgroup leaf of its own. Keeper.AdoptChild makes one of a child that a fork
+// server of ours has forked. What a process starts, and what those start,
 // is its Tree. A tree is known by four signs, because none of them holds everywhere: the cgroup leaf,
 // the sessions that we made, descent (the keeper is a child sub-reaper, so orphans of our processes
 // become our children), and as the last resort the mark VIGIL_LIFE in the environment.

@@ -32,6 +32,9 @@ type Spec struct {
 	Leaf string
 	// DieWithParent has the kernel kill the process when this program ends, however it ends.
 	DieWithParent bool
+	// NoOrphans promises that nothing outlives the process which was not adopted, so that an orphan is never
+	// laid at its door: it is of a fork server, which lives beside all the others.
+	NoOrphans bool
 }
 
 // Process is a process that the keeper started or adopted. It always leads a session of its own if
@@ -45,6 +48,7 @@ type Process struct {
 	child  *os.Process
 	pidfd  int // of an adopted process; -1 otherwise
 	oom    oomCount
+	barren bool // Spec.NoOrphans
 
 	sent atomic.Uint64 // signals that we sent, one bit each
 	done chan struct{}
@@ -75,7 +79,7 @@ func (k *Keeper) Start(s Spec) (*Process, error) {
 	if s.DieWithParent {
 		attr.Sys.Pdeathsig = syscall.SIGKILL
 	}
-	p := &Process{keeper: k, name: s.Path, mark: lookupEnv(s.Env, Mark), pidfd: -1, done: make(chan struct{}), oom: countOOM(k.oomFiles)}
+	p := &Process{keeper: k, name: s.Path, mark: lookupEnv(s.Env, Mark), pidfd: -1, done: make(chan struct{}), oom: countOOM(k.oomFiles), barren: s.NoOrphans}
 	argv := append([]string{s.Path}, s.Args...)
 	start := func() error { return p.start(path, argv, attr) }
 	if err := k.startInLeaf(p, s.Leaf, attr.Sys, start); err != nil {
@@ -137,9 +141,9 @@ func (p *Process) read(ws syscall.WaitStatus) role.Exit {
 	return e
 }
 
-// Adopt watches a process that is not our child: an earlier life of this program started it, or a fork
-// server of ours did. Leaf and mark are what it was started with, or empty. Its exit status is not ours
-// to read: Exit has the code -1. The error says that it does not live.
+// Adopt watches a process that is not our child: an earlier life of this program started it. Leaf and
+// mark are what it was started with, or empty. Its exit status is not ours to read: Exit has the code -1.
+// The error says that it does not live.
 func (k *Keeper) Adopt(id Ident, leaf, mark string) (*Process, error) {
 	e, err := readEntry(id.PID)
 	if err != nil || e.StartTime != id.StartTime || !e.alive() {

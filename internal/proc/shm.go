@@ -222,7 +222,7 @@ func (s *Shm) Clear(ended []*Process) (removed []string, err error) {
 	}
 	known := len(s.ours)
 	rest, removed, err := removeUnused(mine, s.keeper.uid)
-	s.ours = append(others, rest...)
+	s.ours = slices.Concat(others, rest)
 	if len(s.ours) != known {
 		err = errors.Join(err, writeShmNote(s.note, s.ours))
 	}

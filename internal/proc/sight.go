@@ -170,7 +170,7 @@ func (s *sight) soleTree(t Tree, e entry) bool {
 		return false
 	}
 	for pid, p := range s.ours {
-		if p == nil || slices.Contains(t.Sessions, p.id) || markIs(p.mark, t.Mark) {
+		if p == nil || p.barren || slices.Contains(t.Sessions, p.id) || markIs(p.mark, t.Mark) {
 			continue
 		}
 		if e.Session == pid || s.all[pid].alive() {

@@ -1,0 +1,50 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// Restore makes the runtime directory again where it has been removed. The error says why that cannot be.
+func (d Dir) Restore() error {
+	if st, err := os.Lstat(d.path); err == nil && st.IsDir() {
+		return nil
+	}
+	_, err := OpenDir(d.path)
+	return err
+}
+
+// Gone says whether there is nothing at the path any more.
+func Gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Folder is where the leases lie.
+func (p *Ports) Folder() string { return p.folder }
+
+// Restore makes the folder of the leases again where it has been removed, and the leases that are held. One
+// that another program has taken meanwhile is lost: the error names it.
+func (p *Ports) Restore() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := os.MkdirAll(p.folder, 0o700); err != nil {
+		return fmt.Errorf("open port leases: %w", bare(err))
+	}
+	var errs []error
+	for port, l := range p.held {
+		if stillAt(l.file, l.path) {
+			continue
+		}
+		again, err := Lock(l.path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("lease port %d again: %w", port, err))
+			continue
+		}
+		_ = l.file.Close() // of a file that nobody finds
+		p.held[port] = again
+	}
+	return errors.Join(errs...)
+}
