@@ -1,6 +1,7 @@
 """What goes over the sockets, and what happens when nobody reads them."""
 
 import os
+import socket
 import sys
 import time
 import unittest
@@ -30,13 +31,15 @@ class Case(unittest.TestCase):
         self.addCleanup(self.service.close)
 
     def use(self, channel: Channel) -> None:
-        before = _api._channel, _api._callback
-        self.channel = _api._channel = channel
+        before, callback = _api.channel(), _api._callback
+        self.channel = channel
+        _api.use(channel)
         _api._callback = None
 
         def back() -> None:
             channel.abandon()
-            _api._channel, _api._callback = before
+            _api.use(before)
+            _api._callback = callback
 
         self.addCleanup(back)
 
@@ -108,6 +111,19 @@ class Saying(Case):
         _api.heartbeat(1)
         _api.checkpointed(1)
         self.assertEqual(1, _api.dropped())  # the checkpoint is kept
+
+    def test_words_arrive_although_the_path_is_gone_and_reach_who_listens_there_next(self) -> None:
+        _api.checkpointed(1)
+        os.unlink(self.service.up)
+        _api.checkpointed(2)
+        self.assertEqual(["X_VIGIL_CHECKPOINT=1", "X_VIGIL_CHECKPOINT=2"], self.service.heard())
+        self.service.socket.close()
+        _api.checkpointed(3)  # kept: nobody listens
+        self.service.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.service.socket.bind(self.service.up)
+        self.service.socket.setblocking(False)
+        _api.checkpointed(4)
+        self.assertEqual(["X_VIGIL_CHECKPOINT=3", "X_VIGIL_CHECKPOINT=4"], self.service.heard())
 
 
 class Stopped(Case):
@@ -193,6 +209,14 @@ class Hearing(Case):
         self.listen()
         self.channel.abandon()  # as exec does
         self.use(Channel(self.service.environ(), self.clock))
+        self.assertFalse(_api.should_stop())
+        self.service.order("STOP=1")
+        self.assertTrue(_api.should_stop())
+
+    def test_an_inbox_whose_file_was_removed_is_bound_again(self) -> None:
+        self.listen()
+        os.unlink(self.service.inbox)
+        self.clock.now += 1
         self.assertFalse(_api.should_stop())
         self.service.order("STOP=1")
         self.assertTrue(_api.should_stop())

@@ -8,14 +8,18 @@ cannot be said now is kept or counted.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Mapping, Optional, Tuple
+from typing import Callable, Deque, List, Mapping, Optional, Tuple
 
 #: The least time between two steps that are sent, in seconds.
 STEP_INTERVAL = 0.05
+
+#: How often the inbox is looked for, in seconds: somebody may remove its file.
+INBOX_INTERVAL = 1.0
 
 #: How many words that must not be lost are kept while the service does not read.
 BACKLOG = 256
@@ -43,24 +47,26 @@ class Channel:
         self.inbox_path = environ.get("VIGIL_INBOX", "")
         self.lock = threading.RLock()  # re-entrant: a signal handler may speak, too
         self.dropped = 0  # words that were given up
-        self.due = 0.0  # when the next step may be sent, and the inbox be read
+        # The two belong to whoever beats: when the next step may be sent and the inbox be read, and the newest
+        # step that was held back, which goes out before what is said next, or at the end.
+        self.set_due: Callable[[float], None] = lambda due: None
+        self.take_held: Callable[[], Optional[int]] = lambda: None
         self.spoke_step = False
         self.stop = False
         self.order: Optional[Tuple[int, int]] = None  # step and seq that wait to be taken
-        # The newest step that was held back: it goes out before what is said next, or at the end.
-        self.held: Optional[int] = None
         self._backlog: Deque[bytes] = deque()
         self._out: Optional[socket.socket] = None
         self._in: Optional[socket.socket] = None
-        self._bound = False
+        self._wait: Callable[[int], List[Tuple[int, int]]] = lambda timeout: []  # for an order, in ms
+        self._look = 0.0  # when the inbox is looked for again
 
     # -- saying ---------------------------------------------------------------------------------
 
     def step(self, step: Optional[int]) -> None:
         """Say that the loop gets on. The caller has seen that a step is due."""
         with self.lock:
-            self.due = self.clock() + STEP_INTERVAL
-            self.held = None
+            self.set_due(self.clock() + STEP_INTERVAL)
+            self.take_held()
             if step is None:
                 self._try(b"WATCHDOG=1")
             else:
@@ -81,7 +87,7 @@ class Channel:
 
     def release(self) -> None:
         """Say the step that was held back, if there is one."""
-        held, self.held = self.held, None
+        held = self.take_held()
         if held is None:
             return
         try:
@@ -103,14 +109,26 @@ class Channel:
             self.dropped += 1
 
     def _send(self, word: bytes) -> bool:
+        # Connected once: a word then costs no walk along the path, and arrives although the path is gone.
+        if self._out is not None:
+            try:
+                self._out.send(word)
+                return True
+            except BlockingIOError:
+                return False
+            except OSError:  # who listened there has closed; another may by now
+                self._out.close()
+                self._out = None
+        out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            if self._out is None:
-                self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._out.setblocking(False)
-            self._out.sendto(word, self.to)
-            return True
+            out.setblocking(False)
+            out.connect(self.to)
+            out.send(word)
         except OSError:
+            out.close()
             return False
+        self._out = out
+        return True
 
     # -- hearing --------------------------------------------------------------------------------
 
@@ -119,17 +137,34 @@ class Channel:
         if not self.inbox_path:
             return
         with self.lock:
-            if not self._bound:
-                self._bound = True
-                self._in = _bind(self.inbox_path)
+            if self.clock() >= self._look:
+                self._find_inbox()
             if self._in is None:
                 return
             for _ in range(_MOST_ORDERS):
+                # Asking costs half of what the exception of an empty socket costs.
+                if not self._wait(0):
+                    return
                 try:
                     order = self._in.recv(4096)
                 except OSError:
                     return
                 self._obey(order.decode("utf-8", "replace"))
+
+    def _find_inbox(self) -> None:
+        """Bind the inbox; again where its file has been removed, which leaves the old one without a word."""
+        first, self._look = self._look == 0.0, self.clock() + INBOX_INTERVAL
+        if not first and (self._in is None or os.path.lexists(self.inbox_path)):
+            return
+        found = _bind(self.inbox_path)
+        if found is None:
+            return
+        if self._in is not None:
+            self._in.close()
+        self._in = found
+        poll = select.poll()
+        poll.register(found, select.POLLIN)
+        self._wait = poll.poll
 
     def _obey(self, order: str) -> None:
         said = dict(part.split("=", 1) for part in order.split() if "=" in part)
@@ -143,9 +178,9 @@ class Channel:
     def took(self, seq: int) -> None:
         """Say that the order of that number is carried out. Steps of before are not sent any more."""
         with self.lock:
-            self.held = None
+            self.take_held()
             self.order = None
-            self.due = 0.0
+            self.set_due(0.0)
             self.word("X_VIGIL_ACK=%d" % seq)
 
     # -- ending ---------------------------------------------------------------------------------
