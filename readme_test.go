@@ -223,7 +223,7 @@ func TestEveryCommandOfTheREADME(t *testing.T) {
 			continue
 		}
 		delete(want, command)
-		out := shell(t, dir, filepath.Join(prefix, "bin"), command, "VIGIL_OPT_FAKE_GPUS=1", "VIGIL_OPT_HTTP=127.0.0.1:0", "VIGIL_OPT_STATE_DIR="+filepath.Join(dir, "state"))
+		out := shell(t, dir, filepath.Join(prefix, "bin"), command, "VIGIL_OPT_FAKE_GPUS=1", "VIGIL_OPT_HTTP=127.0.0.1:0", "XDG_STATE_HOME="+filepath.Join(dir, "state"))
 		if !strings.Contains(out, expected) {
 			t.Errorf("%s does not print %q:\n%s", command, expected, out)
 		}

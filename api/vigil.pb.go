@@ -881,6 +881,7 @@ type WorkerState struct {
 	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`   // a word of role.WorkerState
 	Exit          *Exit                  `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`     // when state is finished or down
 	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // STATUS= of the worker, in its own words
+	Past          *Past                  `protobuf:"bytes,6,opt,name=past,proto3" json:"past,omitempty"`     // in Hello only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +951,98 @@ func (x *WorkerState) GetStatus() string {
 	return ""
 }
 
+func (x *WorkerState) GetPast() *Past {
+	if x != nil {
+		return x.Past
+	}
+	return nil
+}
+
+// Past is what a worker has said in its life so far, for a controller that was not there to hear it.
+type Past struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spoken        bool                   `protobuf:"varint,1,opt,name=spoken,proto3" json:"spoken,omitempty"`            // it has said anything at all
+	AgeMs         int64                  `protobuf:"varint,2,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"` // of its last word
+	HasStep       bool                   `protobuf:"varint,3,opt,name=has_step,json=hasStep,proto3" json:"has_step,omitempty"`
+	Step          int64                  `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
+	Guessed       bool                   `protobuf:"varint,5,opt,name=guessed,proto3" json:"guessed,omitempty"` // nobody has said the step, it was guessed
+	Phases        []*Phase               `protobuf:"bytes,6,rep,name=phases,proto3" json:"phases,omitempty"`    // that are open, outermost first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Past) Reset() {
+	*x = Past{}
+	mi := &file_vigil_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Past) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Past) ProtoMessage() {}
+
+func (x *Past) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Past.ProtoReflect.Descriptor instead.
+func (*Past) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Past) GetSpoken() bool {
+	if x != nil {
+		return x.Spoken
+	}
+	return false
+}
+
+func (x *Past) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Past) GetHasStep() bool {
+	if x != nil {
+		return x.HasStep
+	}
+	return false
+}
+
+func (x *Past) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Past) GetGuessed() bool {
+	if x != nil {
+		return x.Guessed
+	}
+	return false
+}
+
+func (x *Past) GetPhases() []*Phase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
 type ToService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // answered with the same number
@@ -968,7 +1061,7 @@ type ToService struct {
 
 func (x *ToService) Reset() {
 	*x = ToService{}
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1073,7 @@ func (x *ToService) String() string {
 func (*ToService) ProtoMessage() {}
 
 func (x *ToService) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1086,7 @@ func (x *ToService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToService.ProtoReflect.Descriptor instead.
 func (*ToService) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{12}
+	return file_vigil_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ToService) GetId() uint64 {
@@ -1117,7 +1210,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1222,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1235,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{13}
+	return file_vigil_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -1203,7 +1296,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1308,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1321,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{14}
+	return file_vigil_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Run) GetIncarnation() uint64 {
@@ -1342,7 +1435,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1447,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1460,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{15}
+	return file_vigil_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Worker) GetRank() uint32 {
@@ -1412,7 +1505,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1517,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1530,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{16}
+	return file_vigil_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Stop) GetAfterFailure() bool {
@@ -1483,7 +1576,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1588,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1601,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{17}
+	return file_vigil_proto_rawDescGZIP(), []int{18}
 }
 
 type SetStep struct {
@@ -1520,7 +1613,7 @@ type SetStep struct {
 
 func (x *SetStep) Reset() {
 	*x = SetStep{}
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1625,7 @@ func (x *SetStep) String() string {
 func (*SetStep) ProtoMessage() {}
 
 func (x *SetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1638,7 @@ func (x *SetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetStep.ProtoReflect.Descriptor instead.
 func (*SetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{18}
+	return file_vigil_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetStep) GetStep() int64 {
@@ -1565,7 +1658,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1670,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1683,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{19}
+	return file_vigil_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Peers) GetJson() string {
@@ -1609,7 +1702,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1714,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1727,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{20}
+	return file_vigil_proto_rawDescGZIP(), []int{21}
 }
 
 var File_vigil_proto protoreflect.FileDescriptor
@@ -1701,13 +1794,21 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04core\x18\x03 \x01(\bR\x04core\x12\x10\n" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06sender\x18\x05 \x01(\tR\x06sender\x12\x12\n" +
-	"\x04tail\x18\x06 \x03(\tR\x04tail\"\x8f\x01\n" +
+	"\x04tail\x18\x06 \x03(\tR\x04tail\"\xb0\x01\n" +
 	"\vWorkerState\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x1f\n" +
 	"\x04exit\x18\x04 \x01(\v2\v.vigil.ExitR\x04exit\x12\x16\n" +
-	"\x06status\x18\x05 \x01(\tR\x06status\"\x8d\x02\n" +
+	"\x06status\x18\x05 \x01(\tR\x06status\x12\x1f\n" +
+	"\x04past\x18\x06 \x01(\v2\v.vigil.PastR\x04past\"\xa4\x01\n" +
+	"\x04Past\x12\x16\n" +
+	"\x06spoken\x18\x01 \x01(\bR\x06spoken\x12\x15\n" +
+	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x19\n" +
+	"\bhas_step\x18\x03 \x01(\bR\ahasStep\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\x03R\x04step\x12\x18\n" +
+	"\aguessed\x18\x05 \x01(\bR\aguessed\x12$\n" +
+	"\x06phases\x18\x06 \x03(\v2\f.vigil.PhaseR\x06phases\"\x8d\x02\n" +
 	"\tToService\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
 	"\x03run\x18\x02 \x01(\v2\n" +
@@ -1787,7 +1888,7 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
@@ -1801,24 +1902,25 @@ var file_vigil_proto_goTypes = []any{
 	(*Failure)(nil),     // 9: vigil.Failure
 	(*Exit)(nil),        // 10: vigil.Exit
 	(*WorkerState)(nil), // 11: vigil.WorkerState
-	(*ToService)(nil),   // 12: vigil.ToService
-	(*Answer)(nil),      // 13: vigil.Answer
-	(*Run)(nil),         // 14: vigil.Run
-	(*Worker)(nil),      // 15: vigil.Worker
-	(*Stop)(nil),        // 16: vigil.Stop
-	(*GetStep)(nil),     // 17: vigil.GetStep
-	(*SetStep)(nil),     // 18: vigil.SetStep
-	(*Peers)(nil),       // 19: vigil.Peers
-	(*Leave)(nil),       // 20: vigil.Leave
-	nil,                 // 21: vigil.Run.PeersEntry
-	nil,                 // 22: vigil.Worker.PortsEntry
+	(*Past)(nil),        // 12: vigil.Past
+	(*ToService)(nil),   // 13: vigil.ToService
+	(*Answer)(nil),      // 14: vigil.Answer
+	(*Run)(nil),         // 15: vigil.Run
+	(*Worker)(nil),      // 16: vigil.Worker
+	(*Stop)(nil),        // 17: vigil.Stop
+	(*GetStep)(nil),     // 18: vigil.GetStep
+	(*SetStep)(nil),     // 19: vigil.SetStep
+	(*Peers)(nil),       // 20: vigil.Peers
+	(*Leave)(nil),       // 21: vigil.Leave
+	nil,                 // 22: vigil.Run.PeersEntry
+	nil,                 // 23: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
 	3,  // 1: vigil.FromService.beats:type_name -> vigil.Beats
 	9,  // 2: vigil.FromService.failure:type_name -> vigil.Failure
 	11, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
-	13, // 4: vigil.FromService.answer:type_name -> vigil.Answer
+	14, // 4: vigil.FromService.answer:type_name -> vigil.Answer
 	6,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
 	5,  // 6: vigil.FromService.phase:type_name -> vigil.Phase
 	7,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
@@ -1834,22 +1936,24 @@ var file_vigil_proto_depIdxs = []int32{
 	10, // 17: vigil.Failure.exit:type_name -> vigil.Exit
 	0,  // 18: vigil.WorkerState.life:type_name -> vigil.Life
 	10, // 19: vigil.WorkerState.exit:type_name -> vigil.Exit
-	14, // 20: vigil.ToService.run:type_name -> vigil.Run
-	16, // 21: vigil.ToService.stop:type_name -> vigil.Stop
-	17, // 22: vigil.ToService.get_step:type_name -> vigil.GetStep
-	18, // 23: vigil.ToService.set_step:type_name -> vigil.SetStep
-	19, // 24: vigil.ToService.peers:type_name -> vigil.Peers
-	20, // 25: vigil.ToService.leave:type_name -> vigil.Leave
-	15, // 26: vigil.Run.workers:type_name -> vigil.Worker
-	21, // 27: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	22, // 28: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 29: vigil.Sessions.Open:input_type -> vigil.FromService
-	12, // 30: vigil.Sessions.Open:output_type -> vigil.ToService
-	30, // [30:31] is the sub-list for method output_type
-	29, // [29:30] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	12, // 20: vigil.WorkerState.past:type_name -> vigil.Past
+	5,  // 21: vigil.Past.phases:type_name -> vigil.Phase
+	15, // 22: vigil.ToService.run:type_name -> vigil.Run
+	17, // 23: vigil.ToService.stop:type_name -> vigil.Stop
+	18, // 24: vigil.ToService.get_step:type_name -> vigil.GetStep
+	19, // 25: vigil.ToService.set_step:type_name -> vigil.SetStep
+	20, // 26: vigil.ToService.peers:type_name -> vigil.Peers
+	21, // 27: vigil.ToService.leave:type_name -> vigil.Leave
+	16, // 28: vigil.Run.workers:type_name -> vigil.Worker
+	22, // 29: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	23, // 30: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 31: vigil.Sessions.Open:input_type -> vigil.FromService
+	13, // 32: vigil.Sessions.Open:output_type -> vigil.ToService
+	32, // [32:33] is the sub-list for method output_type
+	31, // [31:32] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -1868,7 +1972,7 @@ func file_vigil_proto_init() {
 		(*FromService_Starved)(nil),
 		(*FromService_Notice)(nil),
 	}
-	file_vigil_proto_msgTypes[12].OneofWrappers = []any{
+	file_vigil_proto_msgTypes[13].OneofWrappers = []any{
 		(*ToService_Run)(nil),
 		(*ToService_Stop)(nil),
 		(*ToService_GetStep)(nil),
@@ -1882,7 +1986,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,15 +39,20 @@ func (p *program) validateCommand() *cobra.Command {
 
 // policyCommand prints what would be in force.
 func (p *program) policyCommand() *cobra.Command {
-	o, all := &controller.Options{}, false
+	o, q, all := &controller.Options{}, &question{}, false
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Print what happens when a role fails, every setting, and where it came from", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "policy [--explain ROLE CAUSE]", Short: "Print what happens when a role fails, every setting, and where it came from",
+		Example: "  controller policy --job job.yaml\n  controller policy --job job.yaml --explain critic exited --exit-code 3\n  controller policy --job job.yaml --explain critic silent --addr 127.0.0.1:8000",
+		Args:    func(_ *cobra.Command, args []string) error { return q.args(args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := p.load(cmd.Flags(), o); err != nil {
 				return err
 			}
 			if err := o.Check(); err != nil {
 				return usage(err)
+			}
+			if q.asked {
+				return p.explain(cmd.Context(), o, q, args[0], args[1])
 			}
 			if _, err := fmt.Fprint(p.stdout, controller.PrintPolicy(o)); err != nil || !all {
 				return err
@@ -57,6 +62,7 @@ func (p *program) policyCommand() *cobra.Command {
 		},
 	}
 	addJobFlags(cmd.Flags(), o)
+	q.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&all, "all", false, "print every flag too, and where its value came from")
 	return cmd
 }

@@ -56,6 +56,12 @@ type play struct {
 // begin runs a job until the test ends. self is the service program's controller; nil is this one.
 func begin(t *testing.T, file string, self ...string) *play {
 	t.Helper()
+	return beginWith(t, file, func(o *Options) { o.Self = self })
+}
+
+// beginWith is begin with other options.
+func beginWith(t *testing.T, file string, change func(*Options)) *play {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "vigil")
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +71,9 @@ func begin(t *testing.T, file string, self ...string) *play {
 		t.Fatal(err)
 	}
 	said := &printed{}
-	o := Options{Job: j, Self: self, Environ: os.Environ(), UseHealthCheck: true, MaxGlobalRestart: 1, GlobalRestart: "keep", StartTimeout: time.Minute,
+	o := Options{Job: j, Environ: os.Environ(), UseHealthCheck: true, MaxGlobalRestart: 1, GlobalRestart: "keep", StartTimeout: time.Minute,
 		CheckInterval: time.Second, HTTP: "127.0.0.1:0", StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"), LogFormat: "text", LogLevel: "info", Stderr: said}
+	change(&o)
 	c, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -3,20 +3,16 @@ package controller
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"vigil/api"
-	"vigil/internal/job"
 	"vigil/internal/launcher/local"
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
@@ -34,13 +30,16 @@ type crew struct {
 	launcher *local.Launcher
 	changed  chan struct{} // somebody's address or state has
 
-	mu      sync.Mutex
-	members map[rpc.ServiceID]*member
-	leased  map[role.Name][]int                  // ports of the role's current life
-	ports   map[role.Name]map[int]map[string]int // of each rank, by name
-	workers map[rpc.ServiceID]map[int]met        // the newest of each rank that was told of
-	pending map[role.Name]int64                  // a step that the next life is to begin with
-	grace   time.Duration                        // of services when everything is closed
+	mu        sync.Mutex
+	members   map[rpc.ServiceID]*member
+	leased    map[role.Name][]int                  // ports of the role's current life
+	ports     map[role.Name]map[int]map[string]int // of each rank, by name
+	workers   map[rpc.ServiceID]map[int]met        // the newest of each rank that was told of
+	told      map[rpc.ServiceID]map[int]role.Life  // the newest life of each rank that its service holds
+	launching map[rpc.ServiceID]int                // services that are being started
+	stale     map[role.Name]bool                   // whose services know another definition of the role
+	pending   map[role.Name]int64                  // a step that the next life is to begin with
+	grace     time.Duration                        // of services when everything is closed
 }
 
 // member is one service process.
@@ -59,13 +58,18 @@ func newCrew(c *Controller) *crew {
 		}
 		self = []string{exe}
 	}
-	return &crew{
+	w := &crew{
 		Controller: c, changed: make(chan struct{}, 1),
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
 		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
+		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]int{}, stale: map[role.Name]bool{},
 	}
+	for _, n := range c.stale {
+		w.stale[n] = true
+	}
+	return w
 }
 
 // of returns the members that serve a role, by index.
@@ -162,8 +166,12 @@ func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error
 	w.mu.Lock()
 	if w.members[m.id] == m {
 		delete(w.members, m.id)
+		delete(w.told, m.id)
 	}
 	w.mu.Unlock()
+	if err == nil { // else it is an obligation, also of the next controller
+		w.forgetService(m.id)
+	}
 	if err != nil {
 		held := &roleapi.HeldError{Role: m.id.Role}
 		for _, l := range report.Left {
@@ -177,11 +185,18 @@ func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error
 // Delete ends the role's services, but for those that may be kept because they answer.
 func (w *crew) Delete(ctx context.Context, name role.Name, which engine.DeleteKind) error {
 	return w.each(name, func(m *member) error {
-		if which == engine.UnlessWell && w.opts.GlobalRestart == "keep" && w.answers(ctx, m) {
+		if which == engine.UnlessWell && w.opts.GlobalRestart == "keep" && w.answers(ctx, m) && !w.isStale(name) {
 			return nil
 		}
 		return w.remove(ctx, m, leaveGrace)
 	})
+}
+
+// isStale reports whether the role has been defined anew since its services were started.
+func (w *crew) isStale(name role.Name) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stale[name]
 }
 
 // answers reports whether the service has a session in which it answers.
@@ -195,146 +210,6 @@ func (w *crew) answers(ctx context.Context, m *member) bool {
 	defer cancel()
 	_, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_GetStep{GetStep: &api.GetStep{}}})
 	return err == nil
-}
-
-// Start sees to it that an idle service stands on every node where the role is placed: a living one
-// stays, others are replaced.
-func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error {
-	r, _ := w.opts.Job.Role(name)
-	squads, err := w.places.squads(r)
-	if err != nil {
-		return err
-	}
-	for _, m := range w.of(name) {
-		if m.id.Index >= len(squads) || !w.answers(ctx, m) {
-			if err := w.remove(ctx, m, 0); err != nil {
-				return err
-			}
-			continue
-		}
-		w.mu.Lock()
-		m.wanted = false // it was given up and is back: its death is to be told
-		w.mu.Unlock()
-	}
-	var group errgroup.Group
-	for i, s := range squads {
-		id := rpc.ServiceID{Role: name, Index: i}
-		w.mu.Lock()
-		_, stands := w.members[id]
-		w.mu.Unlock()
-		if !stands {
-			group.Go(func() error { return w.launch(ctx, r, id, s, incarnation) })
-		}
-	}
-	return group.Wait()
-}
-
-// launch starts one service and waits until it has joined, or has ended.
-func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
-	config, err := w.writeConfig(r)
-	if err != nil {
-		return err
-	}
-	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Env: map[string]string{
-		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
-		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
-		"VIGIL_OPT_NODE": s.node, "VIGIL_OPT_INCARNATION": strconv.Itoa(incarnation), "VIGIL_OPT_EPOCH": "1",
-		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config, "VIGIL_OPT_INCIDENT_DIR": w.ground.incidents,
-		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
-	}})
-	if err != nil {
-		return err
-	}
-	m := &member{id: id, service: service}
-	w.mu.Lock()
-	w.members[id] = m
-	w.mu.Unlock()
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-service.Done():
-			cancel()
-		case <-waiting.Done():
-		}
-	}()
-	if err := w.hub.WaitJoined(waiting, id, service.PID()); err != nil {
-		select {
-		case <-service.Done():
-			err = fmt.Errorf("it ended: %s; see %s", service.Exit(), service.Log())
-		default:
-		}
-		return errors.Join(fmt.Errorf("start service %s: %w", id, err), w.remove(context.WithoutCancel(ctx), m, 0))
-	}
-	go w.watch(m)
-	return nil
-}
-
-// writeConfig leaves the role for its services to read.
-func (w *crew) writeConfig(r *job.Role) (string, error) {
-	path := filepath.Join(w.ground.state, string(r.Name)+".json")
-	src, err := json.Marshal(r)
-	if err != nil {
-		return "", fmt.Errorf("write role %s: %w", r.Name, err)
-	}
-	if err := os.WriteFile(path, src, 0o600); err != nil {
-		return "", fmt.Errorf("write role: %w", err)
-	}
-	return path, nil
-}
-
-// watch tells when a service ends that should not.
-func (w *crew) watch(m *member) {
-	<-m.service.Done()
-	w.hub.Forget(m.id, m.service.PID())
-	w.lost(m.id, m.service.PID(), role.Exited, "its service ended: "+m.service.Exit().String())
-}
-
-// deathDelay is how long after a service stopped answering its death may still be seen. What it died of
-// says more than that it does not answer.
-const deathDelay = 50 * time.Millisecond
-
-// unreachable tells that a service does not answer, unless it has died: then watch tells how.
-func (w *crew) unreachable(id rpc.ServiceID, pid int, why string) {
-	w.mu.Lock()
-	m, ok := w.members[id]
-	w.mu.Unlock()
-	if ok && m.service.PID() == pid {
-		limit := time.NewTimer(deathDelay)
-		defer limit.Stop()
-		select {
-		case <-m.service.Done():
-			return
-		case <-limit.C:
-		}
-	}
-	w.lost(id, pid, role.Unreachable, "its service is unreachable: "+why)
-}
-
-// lost tells the death of a service, once, unless we wanted it or have replaced it. The death of one
-// whose role is not at work (it is being repaired, was stopped by hand, has finished) is no failure:
-// the next start puts another in its place, and a move that needed it fails by itself.
-func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
-	at := w.engine.Status(id.Role)
-	if !at.Begun || at.State == role.Finished {
-		return
-	}
-	w.mu.Lock()
-	m, ok := w.members[id]
-	told := !ok || m.service.PID() != pid || m.wanted
-	if !told {
-		m.wanted = true
-	}
-	w.mu.Unlock()
-	if told {
-		return
-	}
-	f := role.Failure{Life: role.Life{Role: id.Role, Incarnation: at.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
-	if cause == role.Exited {
-		exit := m.service.Exit()
-		f.Exit = &exit
-	}
-	w.store.Report(f)
 }
 
 // WriteStep sets the step of the role's idle services.

@@ -84,13 +84,17 @@ func (e ears) Failed(f role.Failure, _ rpc.ServiceID) { e.store.Report(f) }
 // Worker hands on what a worker is doing, and remembers its process.
 func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
 	e.store.Worker(w.Life, w.PID, w.State, w.Status)
-	if w.State == role.WorkerStarting && w.PID > 0 {
+	e.crew.hears(id, w)
+	if (w.State == role.WorkerStarting || w.Again) && w.PID > 0 {
 		if who, err := proc.Identify(w.PID); err == nil {
 			e.crew.launcher.Note(id.Role, id.Index, w.PID, who.StartTime)
 			e.crew.meet(id, w.Life, who)
 		}
 	}
-	if w.State == role.WorkerDown {
+	switch {
+	case w.State == role.WorkerDown && w.Again:
+		e.crew.fell(w)
+	case w.State == role.WorkerDown:
 		e.stoppedThere(w.Life)
 	}
 	e.crew.touch()

@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,11 +13,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vigil/internal/devices"
+	"vigil/internal/journal"
 	"vigil/internal/placement"
 	"vigil/internal/proc"
 	"vigil/internal/wire/httpapi"
@@ -22,16 +28,24 @@ import (
 
 // ground is what a run stands on: what it has opened of the machine.
 type ground struct {
-	uid    string
-	host   string
-	secret string // the job's, for services
-	token  string // of the HTTP interface; may be empty
-	state  string // folder of the run
-	logs   string
+	uid     string
+	host    string
+	boot    string
+	epoch   uint64 // of this controller among those of the run
+	resumed bool   // the run was begun by an earlier controller
+	journal *journal.Journal
+	kept    groundRecord // of the run
+	secret  string       // the job's, for services
+	token   string       // of the HTTP interface; may be empty
+	state   string       // folder of the run
+	logs    string
 	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.
 	incidents string
 	runtime   proc.Dir
 	keeper    *proc.Keeper
+	claim     *devices.Claim
+	locks     []*os.File   // of the devices; services inherit them
+	close     func() error // of the journal
 	ports     *proc.Ports
 	nodes     []placement.Node
 	http      net.Listener
@@ -40,39 +54,132 @@ type ground struct {
 
 // openGround opens everything or nothing; what it has opened is on the stack of endings.
 func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings) (*ground, error) {
-	g := &ground{uid: o.Job.Name + "-" + randomHex(4), secret: randomHex(16)}
+	g := &ground{}
 	var err error
 	if g.host, err = os.Hostname(); err != nil {
 		return nil, fmt.Errorf("find this machine's name: %w", err)
+	}
+	if g.boot, err = bootID(); err != nil {
+		return nil, fmt.Errorf("find this machine's boot: %w", err)
 	}
 	security, err := o.security()
 	if err != nil {
 		return nil, err
 	}
 	g.token = security.Token
-	if err := g.openDirs(o, end); err != nil {
+	if err := g.openDirs(o, log, end); err != nil {
 		return nil, err
 	}
-	if g.http, err = httpapi.Open(o.HTTP, security); err != nil {
+	if g.http, err = g.openHTTP(o, security); err != nil {
 		return nil, fmt.Errorf("--http: %w", err)
 	}
 	end.add("http listener", func(context.Context) error { return ignoreClosed(g.http.Close()) })
 	if err := g.openMachine(ctx, o, log, end); err != nil {
 		return nil, err
 	}
-	path, err := g.runtime.Socket("controller")
-	if err != nil {
-		return nil, err
-	}
-	if g.socket, err = proc.ListenUnix(path); err != nil {
+	if g.socket, err = g.listen(); err != nil {
 		return nil, err
 	}
 	end.add("socket", func(context.Context) error { return ignoreClosed(g.socket.Close()) })
 	return g, nil
 }
 
+// listen opens the socket for services. Its name is the run's, so that services find the next controller
+// where they had the last; the state directory's lock says that there is no other.
+func (g *ground) listen() (net.Listener, error) {
+	sum := sha256.Sum256([]byte(g.uid))
+	path := filepath.Join(g.runtime.Path(), "c-"+hex.EncodeToString(sum[:8])+".sock")
+	if _, err := proc.RemoveStale(path); err != nil {
+		return nil, err
+	}
+	if err := proc.CheckSocketPath(path); err != nil {
+		return nil, err
+	}
+	return proc.ListenUnix(path)
+}
+
+// openHTTP listens where it was asked to; with any free port, where an earlier controller of the run has
+// listened: workers know that address.
+func (g *ground) openHTTP(o *Options, security httpapi.Security) (net.Listener, error) {
+	if _, port, err := net.SplitHostPort(o.HTTP); err == nil && port == "0" && g.kept.HTTP != "" {
+		if l, err := httpapi.Open(g.kept.HTTP, security); err == nil {
+			return l, nil
+		}
+	}
+	return httpapi.Open(o.HTTP, security)
+}
+
+// openJournal opens what earlier controllers of the job have kept, and finds out whether the run is to
+// go on that one of them has begun.
+func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
+	fault, err := o.journalFault()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(home, "journal.db")
+	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Log: log.With("part", "journal"), Fault: fault}); err != nil {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
+	g.close = g.journal.Close
+	run, open, err := g.journal.OpenRun()
+	switch {
+	case err != nil:
+		return err
+	case open && o.ForgetState:
+		log.Warn("the run that was open is given up", "run", run.UID, "began", run.Began)
+		open = false
+	case open && run.Host != g.host:
+		return &otherHostError{run.UID, run.Host, g.host}
+	}
+	g.uid, g.secret = o.Job.Name+"-"+randomHex(4), randomHex(16)
+	if !open {
+		return nil
+	}
+	kept, _, err := journal.ReadOne[groundRecord](g.journal, journal.Ground, groundKey)
+	if err != nil {
+		return err
+	}
+	if o.AnewAfterInterrupt && kept.Stopped == interrupted {
+		return nil
+	}
+	g.kept, g.kept.Stopped = kept, 0
+	g.uid, g.resumed = run.UID, true
+	g.secret = cmp.Or(g.kept.Secret, g.secret)
+	return nil
+}
+
+// beginRun records the run, or that another controller goes on with it. From here on the run is open.
+func (g *ground) beginRun(o *Options) error {
+	if !g.resumed {
+		run := journal.Run{UID: g.uid, Job: o.Job.Name, Host: g.host, BootID: g.boot, Began: time.Now(), Epoch: 1}
+		if err := g.journal.BeginRun(run); err != nil {
+			return err
+		}
+		g.epoch = 1
+	} else {
+		epoch, err := g.journal.NextEpoch()
+		if err != nil {
+			return err
+		}
+		g.epoch = epoch
+	}
+	if err := g.journal.UpdateRun(func(r *journal.Run) { r.BootID, r.JobDigest = g.boot, digest(o.Job) }); err != nil {
+		return err
+	}
+	g.kept.Secret, g.kept.HTTP = g.secret, g.http.Addr().String()
+	ctx, cancel := context.WithTimeout(context.Background(), recordTime)
+	defer cancel()
+	return g.journal.Write(append(roleEntries(o.Job), journal.Put(journal.Ground, groundKey, g.kept))...).Wait(ctx)
+}
+
+// interrupted is the exit code of a controller that was stopped by Ctrl-C.
+const interrupted = 128 + int(unix.SIGINT)
+
+// recordTime bounds the wait for the disk before a run begins.
+const recordTime = 10 * time.Second
+
 // openDirs makes the state and runtime directories. A state directory has one controller.
-func (g *ground) openDirs(o *Options, end *endings) error {
+func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	home := o.StateDir
 	if home == "" {
 		all, err := StateHome()
@@ -85,19 +192,26 @@ func (g *ground) openDirs(o *Options, end *endings) error {
 	if err != nil {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
-	g.state = filepath.Join(home, g.uid)
-	g.logs = filepath.Join(g.state, "logs")
-	g.incidents = filepath.Join(g.state, "incidents")
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
-	lock, err := proc.Lock(filepath.Join(home, "controller.lock"))
+	lock, err := lockState(filepath.Join(home, "controller.lock"))
 	if held := new(proc.LockedError); errors.As(err, &held) {
 		return fmt.Errorf("the state directory %s has a controller already (pid %d)", home, held.PID)
 	} else if err != nil {
 		return fmt.Errorf("use the state directory: %w", err)
 	}
 	end.add("state lock", func(context.Context) error { return lock.Unlock() })
+	if err := g.openJournal(o, home, log); err != nil {
+		if g.journal != nil {
+			err = errors.Join(err, g.journal.Close())
+		}
+		return err
+	}
+	end.add("journal", func(context.Context) error { return g.close() })
+	g.state = filepath.Join(home, g.uid)
+	g.logs = filepath.Join(g.state, "logs")
+	g.incidents = filepath.Join(g.state, "incidents")
 	for _, dir := range []string{g.logs, g.incidents} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make the run's directory: %w", err)
@@ -113,6 +227,13 @@ func (g *ground) openDirs(o *Options, end *endings) error {
 // openMachine becomes the keeper of processes and claims ports and devices.
 func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, end *endings) error {
 	var err error
+	if g.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
+		return err
+	}
+	end.add("processes", func(context.Context) error { return g.keeper.Close() })
+	if err := g.endLastRun(ctx, log); err != nil {
+		return err
+	}
 	if g.ports, err = g.runtime.Ports(); err != nil {
 		return err
 	}
@@ -125,20 +246,18 @@ func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
-	claim, err := devices.Take(ctx, inv, devices.ClaimOptions{Dir: filepath.Join(g.runtime.Path(), "devices"), Job: g.uid, Wait: o.WaitGPUs,
+	if g.resumed && len(g.kept.Devices) > 0 {
+		inv.Devices = keptFirst(inv.Devices, g.kept.Devices)
+	}
+	claim, err := devices.Take(ctx, inv, devices.ClaimOptions{Dir: filepath.Join(g.runtime.Path(), "devices"), Job: g.uid, Wait: o.WaitGPUs, Ours: g.ours,
 		Say: func(err error) { log.Info("waiting for devices", "why", err) }})
 	if err != nil {
 		return err
 	}
 	end.add("devices", func(context.Context) error { return claim.Close() })
-	if g.nodes, err = nodesOf(g.host, o.FakeNodes, claim.IDs()); err != nil {
-		return err
-	}
-	if g.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
-		return err
-	}
-	end.add("processes", func(context.Context) error { return g.keeper.Close() })
-	return nil
+	g.claim, g.kept.Devices, g.locks = claim, claim.IDs(), claim.Files()
+	g.nodes, err = nodesOf(g.host, o.FakeNodes, claim.IDs())
+	return err
 }
 
 // nodesOf describes this machine as one node, or as so many that share it.
@@ -157,6 +276,31 @@ func nodesOf(host string, fake int, ids []string) ([]placement.Node, error) {
 		nodes[i].Devices = ids[min(i*per, len(ids)):min((i+1)*per, len(ids))]
 	}
 	return nodes, nil
+}
+
+// keptFirst puts those devices first that the run has had before.
+func keptFirst(all []devices.Device, kept []string) []devices.Device {
+	out := slices.Clone(all)
+	slices.SortStableFunc(out, func(a, b devices.Device) int {
+		return cmp.Compare(order(kept, a.ID), order(kept, b.ID))
+	})
+	return out
+}
+
+func order(list []string, word string) int {
+	if i := slices.Index(list, word); i >= 0 {
+		return i
+	}
+	return len(list)
+}
+
+// ours reports whether a process is a worker of this run: one that outlived a controller of it.
+func (g *ground) ours(pid int) bool {
+	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return false
+	}
+	return bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+proc.Mark+"="+g.uid+"/"))
 }
 
 func randomHex(n int) string {

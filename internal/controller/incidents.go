@@ -32,6 +32,7 @@ type incidents struct {
 	changed chan struct{}
 	kept    map[string]keptIncident // owned by follow
 	said    sayings
+	earlier []httpapi.Incident // of earlier controllers of the run, newest first
 }
 
 // keptIncident is what was written, and told, of one incident.
@@ -146,8 +147,13 @@ func (n *incidents) one(id string) (httpapi.Incident, bool) {
 	if ok {
 		shown.Evidence = evidenceIn(filepath.Join(n.dir, id))
 		shown.Collective = n.said.get(id)
+		return shown, true
 	}
-	return shown, ok
+	at := slices.IndexFunc(n.earlier, func(i httpapi.Incident) bool { return i.ID == id })
+	if at < 0 {
+		return httpapi.Incident{}, false
+	}
+	return n.earlier[at], true
 }
 
 // say tells where the evidence of a role is, if there is any.

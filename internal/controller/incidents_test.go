@@ -250,3 +250,32 @@ func TestManyChangesAtOnceAreWrittenInOneGoAndTheLastBeforeTheEnd(t *testing.T) 
 		}
 	})
 }
+
+func TestIncidentsOfEarlierControllersAreShownToo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"9.json":  `{"id":"9","role":"critic","cause":"silent","open":true,"events":[{"kind":"failed"}]}`,
+		"10.json": `{"id":"10","role":"actor","cause":"exited","open":false}`,
+		"8.json":  `{"id":"8",`, "x.json": `{}`, "9.json.new": `{}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := newIncidents(dir, event.NewHistory(10), nil, "", slog.New(slog.DiscardHandler))
+	if err := n.load(); err == nil {
+		t.Error("a broken file is not said")
+	}
+	all := n.before()
+	if len(all) != 2 || all[0].ID != "10" || all[1].ID != "9" || all[1].Events != nil {
+		t.Fatalf("shown: %+v", all)
+	}
+	one, ok := n.one("9")
+	if !ok || one.Open || one.Error != leftOpen || len(one.Events) != 1 {
+		t.Errorf("shown: %+v", one)
+	}
+	if _, ok := n.one("8"); ok {
+		t.Error("what cannot be read is shown")
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"vigil/api"
 	"vigil/internal/job"
+	"vigil/internal/journal"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 	"vigil/internal/wire/rpc"
@@ -78,6 +79,9 @@ func (w *crew) runOrders(r *job.Role, squads []squad, incarnation int, step int6
 // each rank.
 func (w *crew) lease(r *job.Role) error {
 	w.giveBack(r.Name)
+	if err := w.regain(); err != nil {
+		return err
+	}
 	auto := 0
 	for _, p := range r.Ports {
 		if p.Number == 0 {
@@ -102,6 +106,7 @@ func (w *crew) lease(r *job.Role) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leased[r.Name], w.ports[r.Name] = got, named
+	w.ground.journal.Write(journal.Put(journal.Lease, string(r.Name), leaseRecord{got, named}))
 	return nil
 }
 
@@ -112,6 +117,7 @@ func (w *crew) giveBack(name role.Name) {
 	delete(w.leased, name)
 	delete(w.ports, name)
 	w.mu.Unlock()
+	w.ground.journal.Write(journal.Delete(journal.Lease, string(name)))
 	w.ground.ports.Release(got...)
 	w.touch()
 }

@@ -29,6 +29,9 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 }
 
 func isTerminal(w io.Writer) bool {
+	if o, ok := w.(*outlet); ok {
+		w = o.to
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

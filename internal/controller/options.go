@@ -41,12 +41,17 @@ type Options struct {
 	TokenFile string
 	Insecure  bool
 
-	StateDir   string // of the job; empty: the user's
-	RuntimeDir string
-	GPUs       string
-	FakeGPUs   int
-	FakeNodes  int
-	WaitGPUs   time.Duration
+	StateDir    string // of the job; empty: the user's
+	ForgetState bool   // give up a run that is open, and a journal that cannot be read
+	// AnewAfterInterrupt has a run that was stopped by Ctrl-C begin anew, with a full budget.
+	AnewAfterInterrupt bool
+	ApplyOnRestart     bool   // roles that are defined anew are so from their next restart on
+	DieAtWrite         string // for tests: N or N:after, the write of the journal at which the controller kills itself
+	RuntimeDir         string
+	GPUs               string
+	FakeGPUs           int
+	FakeNodes          int
+	WaitGPUs           time.Duration
 
 	OnIncident string // command that is told of incidents; empty: none
 
@@ -70,13 +75,17 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.DurationVar(&o.HeartbeatTimeout, "heartbeat-timeout", 120*time.Second, "how long a role may be silent, 5s or more; unless given, the limit is learned and never shorter than 120s")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 30*time.Minute, "how long a role may take to its first heartbeat, or to be ready")
 	fs.DurationVar(&o.CheckInterval, "check-interval", time.Second, "how often silence is looked for")
-	fs.DurationVar(&o.ControllerGrace, "controller-grace", 0, "how long services keep their workers going without a controller")
+	fs.DurationVar(&o.ControllerGrace, "controller-grace", 10*time.Minute, "how long services keep their workers going without a controller, for another to take them over; 0: not at all")
 	fs.StringVar(&o.HTTP, "http", DefaultHTTP, "address of the HTTP interface, HOST:PORT")
 	fs.StringVar(&o.TLSCert, "tls-cert", "", "certificate file of the HTTP interface, PEM")
 	fs.StringVar(&o.TLSKey, "tls-key", "", "key file of the HTTP interface, PEM")
 	fs.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that the HTTP interface asks for")
 	fs.BoolVar(&o.Insecure, "insecure", false, "listen beyond loopback without TLS and token")
 	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
+	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, or N:after")
+	_ = fs.MarkHidden("die-at-write") // it is there
+	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, and set a journal aside that cannot be read")
+	fs.BoolVar(&o.ApplyOnRestart, "apply-on-restart", false, "take over a run although its job file has changed: what cannot be applied to living workers is so from the role's next restart on")
 	fs.StringVar(&o.RuntimeDir, "runtime-dir", "", "folder of sockets and locks (default: /run/vigil for root, else /tmp/vigil-UID)")
 	fs.StringVar(&o.GPUs, "gpus", "", "devices that the job may use: 4,5 (these) or N (any so many); default: as many as its roles reserve")
 	fs.IntVar(&o.FakeGPUs, "fake-gpus", 0, "pretend that there are so many devices")
@@ -119,6 +128,9 @@ func (o *Options) Check() error {
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
+	if _, err := o.journalFault(); err != nil {
+		wrong = append(wrong, err)
+	}
 	if o.Job != nil {
 		if _, err := selectOutput(o.Job, o.Tee); err != nil {
 			wrong = append(wrong, err)

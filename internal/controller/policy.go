@@ -46,6 +46,9 @@ func PolicyOf(o *Options) httpapi.Policy {
 		add("restart.also", fmt.Sprintf("[%s]", restart.Names(r.Restart.Also)), "[]")
 		add("restart.max_rewind", rewind(r.Restart.MaxRewind), rewind(plain.Restart.MaxRewind))
 		add("restart.backoff", backOff(r.Restart.BackOff), backOff(plain.Restart.BackOff))
+		add("restart.rules", rulesOf(r.Restart.Rules), "[]")
+		add("restart.window", window(r.Restart.Window), window(plain.Restart.Window))
+		add("restart.forgive_after", forgiveAfter(r.Restart.ForgiveAfter), forgiveAfter(plain.Restart.ForgiveAfter))
 		add("stop.grace", r.Stop.Grace.String(), plain.Stop.Grace.String())
 		add("stop.grace_on_failure", r.Stop.GraceOnFailure.String(), plain.Stop.GraceOnFailure.String())
 		add("limits.floor", r.Limits.Floor.String(), plain.Limits.Floor.String())
@@ -91,6 +94,28 @@ func rewind(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+func rulesOf(rules []job.RoleRule) string {
+	all := make([]string, len(rules))
+	for i := range rules {
+		all[i] = fmt.Sprintf("%d: %s -> %s", i+1, &rules[i], rules[i].Action)
+	}
+	return "[" + strings.Join(all, "; ") + "]"
+}
+
+func window(d time.Duration) string {
+	if d == 0 {
+		return "the life of the job"
+	}
+	return d.String()
+}
+
+func forgiveAfter(d time.Duration) string {
+	if d == 0 {
+		return "never"
+	}
+	return d.String()
+}
+
 func backOff(b job.BackOff) string {
 	return fmt.Sprintf("{base: %s, max: %s, reset_after: %s}", b.Base, b.Max, b.ResetAfter)
 }
@@ -110,9 +135,13 @@ func PrintPolicy(o *Options) string {
 
 // inWords says what happens when the role fails.
 func inWords(o *Options, r *job.Role) string {
-	switch {
+	switch n := len(r.Restart.Rules); {
 	case !o.UseHealthCheck:
 		return "a failure stops the job (health check is off)"
+	case n > 0:
+		without := *r
+		without.Restart.Rules = nil
+		return fmt.Sprintf("what fits one of its rules (%d) is done as that says; else %s", n, inWords(o, &without))
 	case r.Restart.OnFailure == role.Stop:
 		return "a failure stops the job"
 	case r.Restart.OnFailure == role.Global:

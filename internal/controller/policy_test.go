@@ -46,9 +46,27 @@ func TestThePolicyInForceSaysWhereEachSettingCameFrom(t *testing.T) {
 		"use-health-check": "true from flag", "max-global-restart": "7 from environment", "no-progress-lives": "0 from default", "heartbeat-timeout": "learned from default",
 		"actor.restart.on_failure": "global from default", "critic.restart.on_failure": "in_place from default", "reward.restart.on_failure": "stop from job",
 		"critic.restart.escalate_at": "5 from job", "critic.restart.also": "[actor] from job", "reward.restart.escalate_at": "3 from default",
+		"critic.restart.rules": "[] from default", "critic.restart.window": "the life of the job from default", "critic.restart.forgive_after": "never from default",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+}
+
+func TestARolesOwnRulesAndWindowsAreInForceAndSaid(t *testing.T) {
+	o := options(t, `name: x
+roles:
+  critic: {command: ["true"], restart: {window: 6h, forgive_after: 30m, rules: [{exit_code: [3, 4], action: stop}, {cause: stuck, message: late, action: ignore}]}}
+`)
+	o.UseHealthCheck = true
+	text := PrintPolicy(o)
+	for _, want := range []string{
+		"critic       what fits one of its rules (2) is done as that says; else a failure restarts it in place;",
+		`[1: exit_code 3 or 4 -> stop; 2: cause stuck, message "late" -> ignore] job`, "6h0m0s", "30m0s",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the text does not say %q:\n%s", want, text)
 		}
 	}
 }

@@ -120,8 +120,11 @@ func (r roles) ResumeWatch(_ context.Context, name role.Name, rank int) error {
 	return nil
 }
 
+// admitTime bounds how long an admission waits to be recorded, so that the next controller knows of it.
+const admitTime = 2 * time.Second
+
 // Admit ends the quarantine of a worker.
-func (r roles) Admit(_ context.Context, name role.Name, rank int, life string) error {
+func (r roles) Admit(ctx context.Context, name role.Name, rank int, life string) error {
 	whose, err := r.worker(name, rank)
 	if err != nil {
 		return err
@@ -135,6 +138,11 @@ func (r roles) Admit(_ context.Context, name role.Name, rank int, life string) e
 		return roleapi.NewProblem(http.StatusConflict, not.Error())
 	}
 	r.crew.touch()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, admitTime)
+		defer cancel()
+		_ = r.ground.journal.Write().Wait(ctx) // a disk that takes nothing keeps no worker out
+	}
 	return err
 }
 

@@ -27,25 +27,28 @@ const keepEvents = 10_000
 
 // Controller is one run of a job. New makes it, Run runs it to its end, Stop asks for that.
 type Controller struct {
-	opts    Options
-	log     *slog.Logger
-	uid     string
-	began   time.Time
-	ground  *ground
-	events  *event.Log
-	history *event.History
-	kept    *incidents
-	hooks   *workerHooks // nil: no role has any
-	account *goodput.Account
-	store   *health.Store
-	checker *health.Checker
-	places  *places
-	crew    *crew
-	engine  *engine.Engine
-	hub     *rpc.Hub
-	metrics *metrics.Metrics
-	api     *httpapi.API
-	endings endings
+	opts       Options
+	log        *slog.Logger
+	uid        string
+	began      time.Time
+	ground     *ground
+	events     *event.Log
+	history    *event.History
+	kept       *incidents
+	hooks      *workerHooks       // nil: no role has any
+	stale      []role.Name        // roles that are defined anew
+	remembered *engine.Remembered // by an earlier controller of the run; nil: there was none
+	account    *goodput.Account
+	store      *health.Store
+	checker    *health.Checker
+	places     *places
+	crew       *crew
+	engine     *engine.Engine
+	hub        *rpc.Hub
+	metrics    *metrics.Metrics
+	api        *httpapi.API
+	endings    endings
+	footing    footing
 
 	mu      sync.Mutex
 	ended   time.Time
@@ -61,7 +64,9 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	if err := o.Check(); err != nil {
 		return nil, &UsageError{err}
 	}
-	log, err := NewLogger(o.Stderr, o.LogFormat, o.LogLevel)
+	out := newOutlet(o.Stderr, o.LogFormat)
+	o.Stderr = out
+	log, err := NewLogger(out, o.LogFormat, o.LogLevel)
 	if err != nil {
 		return nil, &UsageError{err}
 	}
@@ -69,10 +74,14 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 		return nil, &UsageError{err}
 	}
 	c := &Controller{opts: o, log: log, began: time.Now(), history: event.NewHistory(200)}
+	c.endings.add("log", out.flush) // at last
 	if err := c.lay(ctx); err != nil {
 		return nil, errors.Join(&UsageError{err}, c.endings.run(log))
 	}
 	c.compose()
+	if err := c.restore(c.remembered); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	return c, nil
 }
 
@@ -83,8 +92,15 @@ func (c *Controller) lay(ctx context.Context) error {
 		return err
 	}
 	c.ground, c.uid = g, g.uid
+	g.close = c.closeRun
 	c.places = newPlaces(g.nodes)
-	return c.places.reserve(c.opts.Job)
+	if err := c.places.reserve(c.opts.Job); err != nil {
+		return err
+	}
+	if err := c.recall(); err != nil {
+		return err
+	}
+	return g.beginRun(&c.opts)
 }
 
 // compose puts the parts together. Nothing here can fail.
@@ -98,14 +114,19 @@ func (c *Controller) compose() {
 		onIncident = newHook(environ, c.ground.keeper.Run, c.log)
 	}
 	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, o.OnIncident, c.log)
-	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe}
+	if c.ground.resumed {
+		if err := c.kept.load(); err != nil {
+			c.log.Warn("not all earlier incidents can be shown", "error", err)
+		}
+	}
+	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, c.keepHealth}
 	if c.hooks = newWorkerHooks(c); c.hooks != nil {
 		observers = append(observers, c.hooks.Observe)
 	}
 	c.events = event.NewLog(keepEvents, observers...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
-	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: 1, Node: c.ground.host, Ears: ears{c}, Log: c.log.With("part", "wire")})
+	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: c.ground.epoch, Node: c.ground.host, Ears: ears{c}, Admit: func(r rpc.Registration) error { return c.crew.admit(r) }, Log: c.log.With("part", "wire")})
 	c.crew = newCrew(c)
 	if c.hooks != nil {
 		c.hooks.ports = c.crew.portsOf
@@ -117,6 +138,7 @@ func (c *Controller) compose() {
 	c.engine = engine.New(engine.Options{
 		Job: j, Policy: restart.PolicyOf(j, onOff, o.MaxGlobalRestart, o.NoProgressLives),
 		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
+		Memory: memory{c.ground.journal}, Remembered: c.remembered,
 	})
 	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
 }
@@ -160,6 +182,9 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	if c.hooks != nil {
 		c.endings.add("worker hooks", c.hooks.follow())
 	}
+	if err := c.takeOver(ctx); err != nil { // before services can register
+		return engine.Outcome{}, errors.Join(err, c.Close())
+	}
 	c.serve()
 	started := event.New(c.began, event.JobStarted)
 	started.Detail = c.uid
@@ -177,6 +202,8 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.log.Info("job started", "job", c.uid, "roles", restart.Names(c.opts.Job.Names()), "http", c.url(), "logs", c.ground.logs)
 	c.warnOfOurPort()
 	c.endings.add("peers", c.crew.followPeers())
+	c.endings.add("supervisor", c.followSupervisor())
+	c.endings.add("runtime directory", c.followFooting())
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"vigil/internal/event"
@@ -38,13 +39,16 @@ func (v view) Job() httpapi.Job {
 	lead, _ := c.store.Record(c.opts.Job.Lead)
 	j := httpapi.Job{
 		Name: c.opts.Job.Name, UID: c.uid, LeadRole: c.opts.Job.Lead, CurrentStep: lead.CurrentStep, HealthCheck: c.opts.UseHealthCheck,
-		GlobalRestarts: c.engine.Ledger().Global, MaxGlobalRestarts: c.opts.MaxGlobalRestart, Started: c.began, PID: os.Getpid(), Epoch: 1,
+		GlobalRestarts: c.engine.Ledger().Global, MaxGlobalRestarts: c.opts.MaxGlobalRestart, Started: c.began, PID: os.Getpid(), Epoch: v.ground.epoch,
 		Version: c.opts.Version, Obligations: []string{},
 	}
 	for _, o := range c.crew.launcher.Obligations() {
 		j.Obligations = append(j.Obligations, o.String())
 	}
 	j.State, j.Why = v.state()
+	if trouble, is := c.ground.journal.Trouble(); is {
+		j.Why = strings.TrimPrefix(j.Why+"; "+trouble, "; ")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.outcome != nil {
@@ -183,7 +187,7 @@ func (v view) Incidents() []httpapi.Incident {
 		shown.Collective = v.kept.said.get(i.ID)
 		out = append(out, shown)
 	}
-	return out
+	return append(out, v.kept.before()...)
 }
 
 // Incident returns one of them.
@@ -287,6 +291,7 @@ func (s source) Snapshot() metrics.Snapshot {
 		GlobalRestarts: s.engine.Ledger().Global, MaxGlobalRestarts: s.opts.MaxGlobalRestart,
 		CheckerLateness: s.checker.Lateness(), Obligations: len(s.crew.launcher.Obligations()),
 	}
+	_, out.JournalTrouble = s.ground.journal.Trouble()
 	for _, rec := range recs {
 		r := metrics.Role{Name: rec.Name, Healthy: rec.Healthy, Step: rec.CurrentStep, HeartbeatAge: time.Since(rec.LastHeartbeat), Incarnation: rec.Incarnation}
 		for _, k := range rec.Ranks {

@@ -27,6 +27,7 @@ type ClaimOptions struct {
 type Claim struct {
 	Devices []Device
 	files   []*os.File
+	options ClaimOptions
 }
 
 // IDs returns the devices as CUDA_VISIBLE_DEVICES names them.
@@ -102,7 +103,7 @@ func takeNow(ctx context.Context, inv Inventory, o ClaimOptions) (*Claim, error)
 			return nil, fmt.Errorf("claim devices: %w", err)
 		}
 	}
-	c, busy := &Claim{}, &Busy{Want: inv.Want}
+	c, busy := &Claim{options: o}, &Busy{Want: inv.Want}
 	for _, d := range inv.Devices {
 		if len(c.Devices) == inv.Want {
 			return c, nil

@@ -21,6 +21,7 @@ const (
 	Suspected Kind = "suspected" // a service missed a poll, or a guessed source went quiet
 	Failure   Kind = "failed"    // a verdict
 	Folded    Kind = "folded"    // a further failure of a life that is being repaired anyway
+	Ignored   Kind = "ignored"   // a failure that a rule of the job file says to leave alone; told once per worker life and rule
 	Decided   Kind = "decided"
 	Moved     Kind = "moved" // one move of a plan, with its result
 	PlanBegan Kind = "plan_began"
@@ -69,8 +70,10 @@ type Event struct {
 	Detail      string        `json:"detail,omitempty"`
 	Error       string        `json:"error,omitempty"`
 	PID         int           `json:"pid,omitempty"`
-	Log         string        `json:"log,omitempty"`     // of a failure: path of the log that tells more
-	Attempt     int           `json:"attempt,omitempty"` // of the worker life that it concerns, from 1; 0: it concerns none
+	Log         string        `json:"log,omitempty"`       // of a failure: path of the log that tells more
+	Attempt     int           `json:"attempt,omitempty"`   // of the worker life that it concerns, from 1; 0: it concerns none
+	ExitCode    *int          `json:"exit_code,omitempty"` // of a failure: how the process ended; nil if it did not, or by a signal
+	Signal      string        `json:"signal,omitempty"`    // the same: the signal that killed it, such as SIGKILL
 }
 
 // New returns an event that concerns no single rank.

@@ -23,6 +23,21 @@ func (s *Store) BeginWorker(name role.Name, rank int, step int64) {
 	s.table.BeginWorker(name, rank, step, time.Now())
 }
 
+// Restore makes a role what an earlier controller knew of it; see Table.Restore.
+func (s *Store) Restore(name role.Name, was Before) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.change()
+	s.table.Restore(name, was, time.Now())
+}
+
+// Recall takes in what a worker has said to an earlier controller.
+func (s *Store) Recall(life role.Life, past Past) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.Recall(life, past, time.Now())
+}
+
 // NotReadyError says that a worker cannot be admitted, because it is something else than ready.
 type NotReadyError struct {
 	Role role.Name

@@ -43,7 +43,7 @@ func (t *Table) Sweep(now time.Time) Findings {
 			f, overdue := r.overdue(i, now)
 			f.Life.Job = t.job
 			switch {
-			case !overdue:
+			case !overdue || r.unseen(i, now):
 			case f.Cause == role.Silent && r.onlySuspect(i, now):
 				if k := &r.ranks[i]; k.suspect == "" {
 					k.suspect = "suspect: " + f.Detail
@@ -96,6 +96,27 @@ func (r *record) overdue(i int, now time.Time) (f role.Failure, found bool) {
 func (r *record) onlySuspect(i int, now time.Time) bool {
 	k := &r.ranks[i]
 	return k.guessed && !k.told && r.Limits.Heartbeat == 0 && now.Sub(k.word) <= r.Limits.Start
+}
+
+// How fresh the last look at a silent rank must be for its silence to be judged, and for how long that is
+// waited for at most: whoever looks may be waiting for a CPU too, and what he then says is not known yet.
+const (
+	lookFresh = 6 * time.Second
+	lookWait  = 15 * time.Second
+)
+
+// unseen reports whether the rank's service, which looks at silent ranks, has not said lately whether this
+// one waits for a CPU.
+func (r *record) unseen(i int, now time.Time) bool {
+	k := &r.ranks[i]
+	if k.looked.IsZero() || k.word.IsZero() || now.Sub(k.looked) <= lookFresh {
+		return false
+	}
+	limit := r.silenceLimit(i)
+	for _, p := range k.phases {
+		limit = max(limit, r.phaseLimit(i, p))
+	}
+	return now.Sub(later(k.word, k.looked)) <= limit+lookWait
 }
 
 // lifeOf is the rank's life, without the job.

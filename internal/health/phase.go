@@ -201,8 +201,8 @@ func (r *record) phaseFailure(i int, p phase, limit time.Duration, now time.Time
 	return f
 }
 
-// Starved takes in that a rank has waited for a CPU for so long lately: that time is not its silence.
-// It reports HeardFirst if the rank was not known to be starved since its last word.
+// Starved takes in that a rank has waited for a CPU for so long lately: that time is not its silence. 0 says
+// that somebody has looked, and it has not. It reports HeardFirst if the rank was not known to be starved since its last word.
 func (t *Table) Starved(life role.Life, waited time.Duration, now time.Time) Heard {
 	t.doubt(now)
 	r, k := t.lifeOf(life)
@@ -210,6 +210,7 @@ func (t *Table) Starved(life role.Life, waited time.Duration, now time.Time) Hea
 		return HeardStale
 	}
 	first := k.starved == ""
+	k.looked = now
 	if waited <= 0 {
 		return HeardNext
 	}

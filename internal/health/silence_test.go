@@ -346,3 +346,33 @@ func TestHealthGivesAtMostOneVerdictPerLifeAndNoneOnARankThatSpeaksInTime(t *tes
 		}
 	})
 }
+
+// Whoever looks at silent workers may wait for a CPU too: what he would say is waited for, bounded.
+func TestSilenceOfWhichNobodyHasSaidLatelyWhatItIsIsNotJudgedYet(t *testing.T) {
+	b := newBed(t, critic(1, explicit))
+	b.beat(0, 1)
+	b.Starved(b.life(0), 0, b.now)
+	b.pass(2*time.Minute + 10*time.Second)
+	if len(b.found) != 0 {
+		t.Fatalf("found %+v although nobody has looked for two minutes", b.found)
+	}
+	b.Starved(b.life(0), 100*time.Second, b.now) // the look comes late, and says why
+	b.pass(20 * time.Second)
+	if len(b.found) != 0 {
+		t.Fatalf("found %+v although it was starved", b.found)
+	}
+	for range 60 {
+		b.Starved(b.life(0), 0, b.now)
+		b.pass(2 * time.Second)
+	}
+	if len(b.found) != 1 || b.found[0].Cause != role.Silent {
+		t.Errorf("found %+v, want its silence", b.found)
+	}
+	b = newBed(t, critic(1, explicit))
+	b.beat(0, 1)
+	b.Starved(b.life(0), 0, b.now)
+	b.pass(2*time.Minute + 17*time.Second)
+	if len(b.found) != 1 {
+		t.Errorf("found %+v: a look that never comes must not be waited for longer", b.found)
+	}
+}

@@ -67,7 +67,8 @@ type rank struct {
 	stepped bool  // has said a step in this life
 	saved   int64 // newest step saved, in any life; -1: none
 	verdict bool
-	given   int64 // the step that an attempt after the first was given
+	held    *role.Failure // what else it has failed of since its verdict
+	given   int64         // the step that an attempt after the first was given
 
 	idle        bool // it was fenced alone and has not begun: it is not judged
 	quarantined bool // it may run, and is not available before somebody admits it
@@ -83,6 +84,7 @@ type rank struct {
 	oddPhase bool      // something odd of its phases has been told
 	suspect  string    // why it is suspected; empty: it is not
 	starved  string    // why its clock was moved on since its last word; empty: it was not
+	looked   time.Time // when its service last said whether it waits for a CPU; zero: it never does
 }
 
 // NewTable returns a table in which every role is new: healthy, no error, heard of now, step 0, not
@@ -315,7 +317,10 @@ func (t *Table) Report(f role.Failure) Heard {
 		}
 	} else if _, k := t.lifeOf(f.Life); k == nil {
 		return HeardStale
-	} else if k.verdict || k.state == role.WorkerFinished {
+	} else if k.state == role.WorkerFinished {
+		return HeardNext
+	} else if k.verdict {
+		k.hold(f)
 		return HeardNext
 	} else {
 		k.verdict = true

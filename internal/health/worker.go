@@ -42,13 +42,89 @@ func (t *Table) BeginWorker(name role.Name, rank int, step int64, now time.Time)
 	}
 	*k = freshRank(now, k.saved, k.attempt)
 	k.state, k.given, k.quarantined = role.WorkerStarting, step, r.Rejoin == job.RejoinManual
+	r.heal()
+}
+
+// Past is what a worker has said in its life to somebody else: an earlier controller.
+type Past struct {
+	At      time.Time // of its last word
+	Step    *int64    // nil: it has said none
+	Guessed bool      // the step was guessed
+	Phases  []PastPhase
+}
+
+// PastPhase is a phase that was open then and still is.
+type PastPhase struct {
+	Name  string
+	Began time.Time
+}
+
+// Before is what an earlier controller knew of a role.
+type Before struct {
+	Incarnation int
+	Attempts    map[int]int // of workers that were restarted alone, by rank
+	Quarantined []int       // ranks of those that nobody had admitted
+	Step        int64       // that the role was given
+	Saved       int64       // newest step that it had saved; -1: none
+	Was         Standing
+}
+
+// Standing says whether there is anything of a role to be judged.
+type Standing string
+
+// The ways a role may stand when a controller takes over.
+const (
+	AtWork   Standing = "at_work" // its workers run, or should
+	Idle     Standing = "idle"    // nothing of it was told to run
+	WellDone Standing = "done"    // it has ended well
+)
+
+// Restore makes a role what an earlier controller knew of it. Workers that should run are judged from now
+// on.
+func (t *Table) Restore(name role.Name, was Before, now time.Time) {
+	r, ok := t.records[name]
+	if !ok {
+		return
+	}
+	r.incarnation = was.Incarnation
+	t.Begin(name, was.Step, now)
+	r.saved = was.Saved
+	r.watched, r.running, r.finished = was.Was == AtWork, was.Was == AtWork, was.Was == WellDone
 	for i := range r.ranks {
-		if r.ranks[i].verdict {
-			return
+		k := &r.ranks[i]
+		k.saved, k.given = was.Saved, was.Step
+		k.attempt = max(was.Attempts[i], 1)
+		k.quarantined = slices.Contains(was.Quarantined, i)
+	}
+}
+
+// Recall takes in what a worker of the current life has said to an earlier controller, unless it has
+// said something to this one.
+func (t *Table) Recall(life role.Life, past Past, now time.Time) {
+	t.doubt(now)
+	r, k := t.lifeOf(life)
+	if k == nil || !k.word.IsZero() {
+		return
+	}
+	k.word = earlier(past.At, now)
+	k.since = earlier(k.since, k.word)
+	k.beats, k.rises = warmForGood, warmForGood
+	r.rhythm.ranks[life.Rank].spoke = true
+	r.heartbeat = later(r.heartbeat, k.word)
+	if past.Step != nil {
+		k.step, k.stepped, k.rose = *past.Step, true, k.word
+		k.guessed, k.told = past.Guessed, !past.Guessed
+		r.spoken = true
+	}
+	for _, p := range past.Phases {
+		if len(k.phases) < MaxPhases {
+			k.phases = append(k.phases, phase{p.Name, earlier(p.Began, now)})
 		}
 	}
-	r.healthy, r.err = true, ""
 }
+
+// warmForGood is more words than any warm-up has.
+const warmForGood = 1 << 30
 
 // Admit ends the quarantine of a worker. ok is false for one that is not ready, with what it is; a worker
 // that is not quarantined needs no admission, and changed is false then.

@@ -153,3 +153,35 @@ func TestOneWorkerCanBePausedAndThePauseIsNotItsSilence(t *testing.T) {
 		t.Errorf("found %+v, want the silence of rank 1", b.found)
 	}
 }
+
+func TestANewControllerKnowsWhatWasSaidToTheOneBefore(t *testing.T) {
+	b := &bed{TB: t, Table: health.NewTable(uid, time.Second, noon, critic(2, explicit)), now: noon}
+	b.Restore("critic", health.Before{Incarnation: 4, Attempts: map[int]int{1: 3}, Quarantined: []int{1}, Step: 40, Saved: 30, Was: health.AtWork}, b.now)
+	b.sweep()
+	first, second := b.life(0), b.attempt(1, 3)
+	if first.Incarnation != 4 {
+		t.Fatalf("life %s", first)
+	}
+	for i, l := range []role.Life{first, second} {
+		if !b.Worker(l, 100+i, role.WorkerReady, "") {
+			t.Errorf("%s is not known", l)
+		}
+	}
+	step := int64(55)
+	b.Recall(first, health.Past{At: b.now.Add(-100 * time.Second), Step: &step, Phases: []health.PastPhase{{Name: "step", Began: b.now.Add(-90 * time.Second)}}}, b.now)
+	r := b.record("critic")
+	if r.CurrentStep != 55 || r.Checkpoint != 30 || r.Ranks[0].Age != 100*time.Second || len(r.Ranks[0].Phases) != 1 || r.Ranks[1].State != role.WorkerQuarantined {
+		t.Errorf("record %+v", r)
+	}
+	b.pass(21 * time.Second)
+	if len(b.found) != 1 || b.found[0].Life != first || b.found[0].Cause != role.Silent {
+		t.Errorf("found %+v, want the silence of rank 0, which began before the change", b.found)
+	}
+	if got := b.says(first, 56); got != health.HeardNext {
+		t.Errorf("its next word is heard as %s", got)
+	}
+	b.Recall(first, health.Past{At: b.now.Add(-time.Hour)}, b.now) // told again with a new session
+	if age := b.record("critic").Ranks[0].Age; age != 0 {
+		t.Errorf("its last word is now %s old", age)
+	}
+}

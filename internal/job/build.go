@@ -169,7 +169,7 @@ func rolesKey(keys []Key) Key {
 	k.read = func(r *reader, t target, n *node) {
 		r.names(n, roleRule, func(name string, value *node) {
 			one := newRole(role.Name(name))
-			r.mapping(value, keys, target{t.job, &one})
+			r.mapping(value, keys, target{job: t.job, role: &one})
 			t.job.Roles = append(t.job.Roles, one)
 		})
 		if n.form == formMapping && len(n.entries) == 0 {
@@ -180,7 +180,7 @@ func rolesKey(keys []Key) Key {
 		n := &node{form: formMapping}
 		for i := range t.job.Roles {
 			one := &t.job.Roles[i]
-			n.entries = append(n.entries, entry{key: string(one.Name), value: writeKeys(keys, target{t.job, one})})
+			n.entries = append(n.entries, entry{key: string(one.Name), value: writeKeys(keys, target{job: t.job, role: one})})
 		}
 		return n
 	}

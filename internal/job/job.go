@@ -23,8 +23,9 @@ type Job struct {
 type Role struct {
 	Name        role.Name
 	Command     []string
-	Python      string // interpreter of a command that begins with a script or -m; empty without one
-	Workers     int    // ranks, at least 1
+	Preload     []string // modules that a fork server imports; empty: workers are executed
+	Python      string   // interpreter of a command that begins with a script or -m; empty without one
+	Workers     int      // ranks, at least 1
 	Resources   Resources
 	Placement   Placement
 	Devices     Devices
@@ -196,6 +197,10 @@ type Restart struct {
 	Also       []role.Name // restarted with it
 	MaxRewind  int64       // steps a checkpoint may lie back before in place is refused; negative: any
 	BackOff    BackOff
+
+	Rules        []RoleRule    // the first that fits a failure settles it, before the fields above
+	Window       time.Duration // only restarts within it count; of the lead role, the job's global ones too; 0: all do
+	ForgiveAfter time.Duration // of new progress, for which one restart is given back; 0: none ever is
 
 	Unit         Unit
 	MinAvailable int    // with UnitWorker: so many others must be ready for a worker to be restarted alone; else -1

@@ -26,6 +26,7 @@ type Key struct {
 type target struct {
 	job  *Job
 	role *Role
+	rule *RoleRule
 }
 
 // Keys returns the description of the whole job file.
@@ -47,6 +48,8 @@ func roleKeys() []Key {
 			"The program of a worker and its arguments; no shell is involved. A name without a slash is looked up in the role's `PATH`, one with a slash is relative to `workdir`. `${port.NAME}` stands for a leased port.")),
 		ofRole("python", line, func(r *Role) *string { return &r.Python }, "none",
 			"The interpreter of a `command` that begins with a `.py` file or with `-m`, such as `.venv/bin/python`; found as a program of `command` is. It is run with `-u`, before the command."),
+		ofRole("preload", list(word, 1), func(r *Role) *[]string { return &r.Preload }, "none",
+			"Modules that a fork server of each service imports once, such as `torch`: every worker is forked from it and starts in hundredths of a second, at the cost of one shared copy of them in memory. `auto` stands for what the script imports at its top level. For a `command` that is a Python program; where something speaks against it workers start as ever, and it is said why."),
 		ofRole("workers", whole[int](1, 100_000), func(r *Role) *int { return &r.Workers }, "`1`", "How many workers (ranks) the role has."),
 		group("resources", "What each worker reserves: one bundle. A reservation, not a limit.",
 			ofRole("gpus", whole[int](0, 1024), func(r *Role) *int { return &r.Resources.GPUs }, "`0`", "Devices."),
@@ -120,7 +123,7 @@ func restartKey() Key {
 			ofRole("base", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Base }, "`1s`", "The first wait."),
 			ofRole("max", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.Max }, "`1m`", "The longest wait; not under `base`."),
 			ofRole("reset_after", duration(0), func(r *Role) *time.Duration { return &r.Restart.BackOff.ResetAfter }, "`1m`", "Forgotten after the role has been well for so long.")),
-	}, unitKeys()...)...)
+	}, append(budgetKeys(), unitKeys()...)...)...)
 }
 
 func heartbeatKey() Key {

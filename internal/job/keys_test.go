@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -103,7 +104,7 @@ func TestEveryFieldOfAJobIsSetByAKeyAndEveryKeySetsAField(t *testing.T) {
 
 // general makes of roles.actor.env.URL the path roles.NAME.env.NAME that the description has.
 func general(path string) string {
-	part := strings.Split(path, ".")
+	part := strings.Split(regexp.MustCompile(`\[\d+\]`).ReplaceAllString(path, ""), ".")
 	for i := 1; i < len(part); i++ {
 		switch {
 		case part[i-1] == "controller":

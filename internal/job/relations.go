@@ -25,6 +25,7 @@ func (j *Job) relations() []Problem {
 		r.progress(key+".progress", wrong)
 		r.logs(key+".logs", wrong)
 		r.unit(key+".restart", wrong)
+		r.rules(key+".restart.rules", wrong)
 		r.portsUsed(key, wrong)
 		r.probe(key+".ready", r.Ready, wrong)
 		if r.Alive != nil {

@@ -52,6 +52,12 @@ func flow(n *node) string {
 			items[i] = flow(item)
 		}
 		return "[" + strings.Join(items, ", ") + "]"
+	case formMapping: // an item of a list
+		entries := make([]string, len(n.entries))
+		for i, e := range n.entries {
+			entries[i] = flow(text(e.key)) + ": " + flow(e.value)
+		}
+		return "{" + strings.Join(entries, ", ") + "}"
 	default:
 		return n.text
 	}

@@ -26,6 +26,7 @@ var (
 	descBundles     = desc("vigil_placement_bundles", "The role's bundles by state.", "role", "state")
 	descLateness    = desc("vigil_checker_lateness_seconds", "How late the newest sweep over the health records came.")
 	descObligations = desc("vigil_obligations", "What could not be cleaned up yet and is tried again.")
+	descJournal     = desc("vigil_journal_trouble", "1 while what is decided cannot be recorded, so that nothing is repaired.")
 	descBuildInfo   = desc("vigil_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
 )
 
@@ -35,7 +36,7 @@ var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, rol
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descHealthy, descStep, descAge, descIncarnation, descWorkers, descRankStep, descRankAge, descGlobal, descGlobalLimit,
-		descBundles, descLateness, descObligations, descBuildInfo,
+		descBundles, descLateness, descObligations, descJournal, descBuildInfo,
 	} {
 		ch <- d
 	}
@@ -65,6 +66,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(descGlobalLimit, float64(s.MaxGlobalRestarts))
 	gauge(descLateness, s.CheckerLateness.Seconds())
 	gauge(descObligations, float64(s.Obligations))
+	gauge(descJournal, number(s.JournalTrouble))
 	ch <- m.buildInfo
 	m.keepOnly(s.Roles)
 	for _, c := range m.counted() {
@@ -156,4 +158,11 @@ func (m *Metrics) begin(name role.Name) {
 	for _, cause := range role.Causes() {
 		m.failures.WithLabelValues(string(name), string(cause))
 	}
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

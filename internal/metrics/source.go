@@ -20,6 +20,7 @@ type Snapshot struct {
 	Bundles           []Bundles
 	CheckerLateness   time.Duration // how late the newest sweep came
 	Obligations       int           // what could not be cleaned up yet
+	JournalTrouble    bool          // what is decided cannot be recorded
 }
 
 // Role is how one role stands.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
-	"vigil/internal/job"
 	"vigil/internal/role"
 )
 
@@ -24,8 +24,9 @@ type Decision struct {
 // Standing is what is known of a role when it fails.
 type Standing struct {
 	Step       int64
-	Checkpoint int64 // newest step saved; negative: none is known
-	Available  int   // workers that are ready, admitted and have not failed
+	Checkpoint int64     // newest step saved; negative: none is known
+	Available  int       // workers that are ready, admitted and have not failed
+	Rose       time.Time // when the step last rose in this life; zero if it has not
 }
 
 // verdict is what one failure asks for.
@@ -38,24 +39,27 @@ type verdict struct {
 }
 
 // Decide returns the one decision, the mildest that repairs every failure of the batch. It is not
-// called with an empty batch. A worker is restarted alone only where its failure is the whole batch.
+// called with an empty batch. A worker is restarted alone only where its failure is the whole batch. What
+// is ignored touches no role.
 func Decide(p Policy, l Ledger, standing map[role.Name]Standing, failures []role.Failure) Decision {
 	if len(failures) == 1 {
 		f := failures[0]
-		if v := p.judge(l, standing[f.Life.Role], f); v.alone {
+		if v := p.judge(l, standing[f.Life.Role], f, single); v.alone {
 			return Decision{Action: v.action, Rule: v.rule, Why: v.why, Roles: []role.Name{f.Life.Role}, Alone: true, Rank: f.Life.Rank}
 		}
 	}
 	var first Decision
 	touched := map[role.Name]bool{}
 	for _, f := range failures {
-		v := p.judge(l, standing[f.Life.Role], f)
+		v := p.judge(l, standing[f.Life.Role], f, companyOf(failures))
 		if worse(v.action, first.Action) {
 			first = Decision{Action: v.action, Rule: v.rule, Why: v.why, Exit: v.exit}
 		}
-		p.along(f.Life.Role, touched)
+		if v.action != role.Ignore {
+			p.along(f.Life.Role, touched)
+		}
 	}
-	if first.Action == role.InPlace {
+	if first.Action == role.InPlace || first.Action == role.Ignore {
 		for _, name := range p.Order {
 			if touched[name] {
 				first.Roles = append(first.Roles, name)
@@ -80,46 +84,8 @@ func (p Policy) along(name role.Name, set map[role.Name]bool) {
 
 // worse reports whether a is a stronger action than b; none at all is the weakest.
 func worse(a, b role.Action) bool {
-	order := []role.Action{"", role.InPlace, role.Global, role.Stop}
+	order := []role.Action{"", role.Ignore, role.InPlace, role.Global, role.Stop}
 	return slices.Index(order, a) > slices.Index(order, b)
-}
-
-// judge reads the decision table from its top for one failure. The first line that fits settles it.
-func (p Policy) judge(l Ledger, at Standing, f role.Failure) verdict {
-	rp := p.Roles[f.Life.Role]
-	operator := f.Cause == role.Operator
-	switch {
-	case f.Fatal:
-		return verdict{action: role.Stop, rule: Fatal, why: fmt.Sprintf("%s reported a fatal error: %s", f.Subject(), f.Detail), exit: ExitFailed}
-	case operator:
-		return verdict{action: role.InPlace, rule: OperatorAsked, why: "asked for by an operator"}
-	case !p.HealthCheck:
-		return verdict{action: role.Stop, rule: HealthCheckOff, why: fmt.Sprintf("%s failed (%s) and nothing is repaired without --use-health-check", f.Subject(), f.Cause), exit: ExitFailed}
-	case rp.Unit == job.UnitWorker && ofWorker(f):
-		return p.worker(l, at, f)
-	default:
-		return p.whole(l, at, f)
-	}
-}
-
-// whole judges a failure for which the role answers as a whole.
-func (p Policy) whole(l Ledger, at Standing, f role.Failure) verdict {
-	name := f.Life.Role
-	rp, s := p.Roles[name], l.Roles[name]
-	switch {
-	case p.NoProgressLives > 0 && s.EverBegan && p.idle(s, at) >= p.NoProgressLives:
-		return verdict{action: role.Stop, rule: NoProgress, why: fmt.Sprintf("%s gained no step in %d lives (--no-progress-lives %d)", name, p.idle(s, at), p.NoProgressLives), exit: ExitNoProgress}
-	case rp.OnFailure == role.Stop:
-		return verdict{action: role.Stop, rule: RoleMustStop, why: fmt.Sprintf("%s failed (%s) and its on_failure is stop", f.Subject(), f.Cause), exit: ExitFailed}
-	case rp.OnFailure == role.Global:
-		return p.global(l, f, RoleNeedsGlobal, fmt.Sprintf("%s needs a global restart", name))
-	case rp.Stateful && rp.MaxRewind >= 0 && at.Step-max(at.Checkpoint, 0) > rp.MaxRewind:
-		return p.global(l, f, RoleStateTooOld, fmt.Sprintf("%s is at step %d and its newest checkpoint at %s, further back than restart.max_rewind %d", name, at.Step, saved(at.Checkpoint), rp.MaxRewind))
-	case rp.EscalateAt > 0 && s.InPlace+1 >= rp.EscalateAt && !hasOwnBudget(s, f.Cause):
-		return p.global(l, f, RoleBudgetSpent, fmt.Sprintf("this would be restart %d of %s since the last global one", s.InPlace+1, name))
-	default:
-		return verdict{action: role.InPlace, rule: RoleCanStay, why: fmt.Sprintf("%s can be restarted in place (%d of %s before)", name, s.InPlace, atMost(rp.EscalateAt))}
-	}
 }
 
 // global asks for a global restart if the budget still has one.

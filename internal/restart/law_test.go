@@ -29,6 +29,7 @@ func drawJob(t *rapid.T) *job.Job {
 			MaxRewind:  rapid.Int64Range(-1, 20).Draw(t, "max_rewind"),
 			BackOff:    job.BackOff{Base: time.Second, Max: time.Minute, ResetAfter: time.Minute},
 		}
+		r.Restart.Rules = rapid.SliceOfN(rapid.Custom(drawRule), 0, 3).Draw(t, "rules")
 		if rapid.Bool().Draw(t, "alone") {
 			r.Restart.Unit, r.Restart.MinAvailable = job.UnitWorker, rapid.IntRange(0, r.Workers-1).Draw(t, "min_available")
 		}
@@ -45,6 +46,22 @@ func drawJob(t *rapid.T) *job.Job {
 	}
 	j.Roles = rapid.Permutation(j.Roles).Draw(t, "order")
 	return j
+}
+
+// drawRule draws one of a role's own rules.
+func drawRule(t *rapid.T) job.RoleRule {
+	r := job.RoleRule{Action: rapid.SampledFrom([]role.Action{role.InPlace, role.Global, role.Global, role.Stop, role.Ignore}).Draw(t, "action")}
+	r.Causes = rapid.SliceOfN(rapid.SampledFrom([]role.Cause{role.Reported, role.Silent, role.Stuck}), 1, 2).Draw(t, "causes")
+	return r
+}
+
+// without takes the rules with an action out of every role: with in_place and ignore a job may fail for
+// ever, since that is what these say.
+func without(j *job.Job, actions ...role.Action) {
+	for i := range j.Roles {
+		r := &j.Roles[i].Restart
+		r.Rules = slices.DeleteFunc(r.Rules, func(one job.RoleRule) bool { return slices.Contains(actions, one.Action) })
+	}
 }
 
 func drawPolicy(t *rapid.T, j *job.Job) restart.Policy {
@@ -76,6 +93,7 @@ func drawStanding(t *rapid.T, p restart.Policy) map[role.Name]restart.Standing {
 // there were beyond those that a budget of their own paid for.
 func failForEver(t *rapid.T) {
 	j := drawJob(t)
+	without(j, role.InPlace, role.Ignore)
 	p, l, now := drawPolicy(t, j), restart.NewLedger(), noon
 	// The most that budgets allow: every role's in-place restarts for every global one, and its own budgets.
 	bound := 0
@@ -135,7 +153,7 @@ func FuzzAJobWhoseRolesKeepFailingEnds(f *testing.F) {
 
 // shows: R51 R55
 func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T) {
-	strength := []role.Action{role.InPlace, role.Global, role.Stop}
+	strength := []role.Action{role.Ignore, role.InPlace, role.Global, role.Stop}
 	rapid.Check(t, func(t *rapid.T) {
 		j := drawJob(t)
 		p, l := drawPolicy(t, j), restart.NewLedger()
@@ -157,8 +175,11 @@ func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T
 		strongest := 0
 		for _, f := range batch {
 			alone := restart.Decide(p, l, at, []role.Failure{f})
+			if len(batch) > 1 { // what others have failed with is no worker's alone
+				alone = restart.Decide(p, l, at, []role.Failure{f, f})
+			}
 			strongest = max(strongest, slices.Index(strength, alone.Action))
-			if !slices.Contains(d.Roles, f.Life.Role) {
+			if alone.Action != role.Ignore && !slices.Contains(d.Roles, f.Life.Role) {
 				t.Fatalf("%s failed and is not touched: %+v", f.Life.Role, d)
 			}
 		}
@@ -175,7 +196,7 @@ func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T
 		if want := keep(p.Order, d.Roles); !slices.Equal(want, d.Roles) {
 			t.Fatalf("roles %v are not in the order of the job, each once", d.Roles)
 		}
-		if d.Action != role.InPlace && !slices.Equal(d.Roles, p.Order) {
+		if (d.Action == role.Global || d.Action == role.Stop) && !slices.Equal(d.Roles, p.Order) {
 			t.Fatalf("%s touches %v only", d.Action, d.Roles)
 		}
 	})
@@ -184,4 +205,76 @@ func TestADecisionIsTheMildestThatRepairsAllAndTouchesWhatGoesAlong(t *testing.T
 // keep returns those of list that are in set.
 func keep(list, set []role.Name) []role.Name {
 	return slices.DeleteFunc(slices.Clone(list), func(n role.Name) bool { return !slices.Contains(set, n) })
+}
+
+func TestWhatIsIgnoredTouchesNothingAndSpendsNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := drawJob(t)
+		for i := range j.Roles {
+			j.Roles[i].Restart.Rules = []job.RoleRule{{Causes: []role.Cause{role.Stuck}, Action: role.Stop}, {Causes: []role.Cause{role.Reported}, Action: role.Ignore}}
+		}
+		p, l := drawPolicy(t, j), restart.NewLedger()
+		p.HealthCheck = true
+		l.Global = p.MaxGlobal
+		for _, n := range p.Order {
+			l.Roles[n] = restart.Spent{InPlace: rapid.IntRange(0, 4).Draw(t, "in_place"), Idle: 3, EverBegan: true}
+		}
+		at, batch := drawStanding(t, p), drawBatch(t, p, []role.Cause{role.Reported})
+		for i := range batch {
+			batch[i].Fatal = false
+			if _, ignored := restart.Ignored(p, l, at[batch[i].Life.Role], batch[i]); !ignored {
+				t.Fatalf("%v is not ignored", batch[i])
+			}
+		}
+		d := restart.Decide(p, l, at, batch)
+		if d.Action != role.Ignore || len(d.Roles) != 0 || d.Exit != 0 || d.Alone || d.Rule != restart.RoleRule {
+			t.Fatalf("%v: %+v", batch, d)
+		}
+		if diff := cmp.Diff(l, l.Spend(p, d, batch, at, noon)); diff != "" {
+			t.Fatalf("it has spent (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// A window gives budgets back with time; within any window no more is spent than without one.
+func TestWithinAWindowNoMoreIsSpentThanItsBudget(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := drawJob(t)
+		without(j, role.InPlace, role.Ignore)
+		const window = 10 * time.Minute
+		for i := range j.Roles {
+			j.Roles[i].Restart.Window = window
+		}
+		p, l, now := drawPolicy(t, j), restart.NewLedger(), noon
+		var global []time.Time
+		inPlace := map[role.Name][]time.Time{}
+		for range rapid.IntRange(1, 60).Draw(t, "failures") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "seconds")) * time.Second)
+			at, batch := drawStanding(t, p), drawBatch(t, p, []role.Cause{role.Exited, role.Reported})
+			l = l.Aged(p, at, now)
+			d := restart.Decide(p, l, at, batch)
+			l = l.Spend(p, d, batch, at, now)
+			if d.Action == role.Stop {
+				continue // another would end here: what it would spend next is looked at too
+			}
+			recent := func(times []time.Time) int {
+				return len(slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool { return now.Sub(at) >= window }))
+			}
+			if d.Action == role.Global {
+				global, inPlace = append(global, now), map[role.Name][]time.Time{}
+			}
+			if n := recent(global); n > p.MaxGlobal || n != l.Global || n != len(l.Times.Global) {
+				t.Fatalf("%d global restarts within the window, %d counted, %d allowed", n, l.Global, p.MaxGlobal)
+			}
+			if d.Action != role.InPlace || d.Alone {
+				continue
+			}
+			for _, f := range batch {
+				inPlace[f.Life.Role] = append(inPlace[f.Life.Role], now)
+				if n := recent(inPlace[f.Life.Role]); n >= p.Roles[f.Life.Role].EscalateAt || n != l.Roles[f.Life.Role].InPlace {
+					t.Fatalf("%d restarts of %s within the window, %d counted", n, f.Life.Role, l.Roles[f.Life.Role].InPlace)
+				}
+			}
+		}
+	})
 }

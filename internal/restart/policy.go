@@ -24,6 +24,7 @@ const (
 	NoProgress        Rule = "no_progress"
 	HealthCheckOff    Rule = "health_check_off"
 	OperatorAsked     Rule = "operator_asked"
+	RoleRule          Rule = "role_rule" // one of the role's own, of restart.rules
 )
 
 // The exit codes of a job that the policy stops.
@@ -78,11 +79,12 @@ type Ledger struct {
 	Global  int
 	Roles   map[role.Name]Spent
 	Workers map[Worker]SpentAlone // since their role last began as a whole
+	Times   Times                 // of restarts that a window bounds
 }
 
 // Spent is what one role has spent and how it has fared.
 type Spent struct {
-	InPlace   int // since the last global restart
+	InPlace   int // since the last global restart, and within the role's window
 	Hardware  int
 	Preempted int
 
@@ -91,16 +93,20 @@ type Spent struct {
 	Idle      int       // lives in a row that gained no step
 	BestStep  int64     // highest step that a life has reached
 	EverBegan bool
+
+	Gained   time.Duration `json:",omitzero"` // that it ran with new progress and has had nothing back for
+	GainedTo int64         `json:",omitzero"` // highest step that a look has found
+	Looked   time.Time     `json:",omitzero"` // when that step was reached
 }
 
 // NewLedger returns a ledger in which nothing is spent.
 func NewLedger() Ledger {
-	return Ledger{Roles: map[role.Name]Spent{}, Workers: map[Worker]SpentAlone{}}
+	return Ledger{Roles: map[role.Name]Spent{}, Workers: map[Worker]SpentAlone{}, Times: Times{}.clone()}
 }
 
 // Clone returns a ledger that shares nothing with this one.
 func (l Ledger) Clone() Ledger {
-	return Ledger{Global: l.Global, Roles: maps.Clone(l.Roles), Workers: maps.Clone(l.Workers)}
+	return Ledger{Global: l.Global, Roles: maps.Clone(l.Roles), Workers: maps.Clone(l.Workers), Times: l.Times.clone()}
 }
 
 // Began returns the ledger after a role's workers have begun to run.
@@ -115,13 +121,13 @@ func (l Ledger) Began(name role.Name, now time.Time) Ledger {
 // Spend returns the ledger after a decision about failures. A global restart forgives the roles'
 // in-place counts and is counted itself if one of the failures that need it has no other budget; in
 // place, each role that failed is charged, those that are only taken along are not. What an operator
-// asked for and a taken port spend nothing, hardware and preemption spend budgets of their own while
-// these last.
+// asked for, a taken port and what is ignored spend nothing, hardware and preemption spend budgets of
+// their own while these last.
 func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
 	before := l
 	l = l.Clone()
 	switch {
-	case d.Action == role.Stop:
+	case d.Action == role.Stop || d.Action == role.Ignore:
 		return l
 	case d.Alone:
 		return l.spendAlone(p, failures[0], now)
@@ -129,14 +135,15 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 	for _, name := range d.Roles {
 		l.forgiveWorkers(name)
 	}
-	charged := map[role.Name]bool{}
+	paid := map[role.Name]bool{}
 	spends := false
 	for _, f := range failures {
 		name := f.Life.Role
-		if charged[name] || f.Cause == role.Operator || f.Cause == role.PortTaken {
+		v := p.judge(before, standing[name], f, companyOf(failures))
+		if paid[name] || f.Cause == role.Operator || f.Cause == role.PortTaken || v.action == role.Ignore {
 			continue
 		}
-		charged[name] = true
+		paid[name] = true
 		s := l.failed(p, name, standing[name].Step, now)
 		switch {
 		case f.Cause == role.Hardware && s.Hardware < hardwareBudget:
@@ -144,9 +151,11 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 		case f.Cause == role.Preempted && s.Preempted < preemptedBudget:
 			s.Preempted++
 		default:
-			spends = spends || p.judge(before, standing[name], f).action == role.Global
+			spends = spends || v.action == role.Global
 			if d.Action == role.InPlace {
 				s.InPlace++
+				rp := p.Roles[name]
+				l.Times.Roles[name] = charged(l.Times.Roles[name], rp.Window, rp.EscalateAt, now)
 			}
 		}
 		l.Roles[name] = s
@@ -154,9 +163,11 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 	if d.Action == role.Global {
 		if spends {
 			l.Global++
+			l.Times.Global = charged(l.Times.Global, p.Roles[p.Lead].Window, p.MaxGlobal, now)
 		}
 		for name, s := range l.Roles {
 			s.InPlace, s.Running = 0, time.Time{}
+			delete(l.Times.Roles, name)
 			l.Roles[name] = s
 		}
 	}

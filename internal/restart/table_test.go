@@ -53,18 +53,30 @@ func (s *scene) role(change func(*restart.RolePolicy)) {
 	s.policy.Roles[s.failure.Life.Role] = rp
 }
 
+// rule has the role answer every report by the action.
+func (s *scene) rule(action role.Action) {
+	s.failure.Cause, s.failure.Exit = role.Reported, nil
+	s.role(func(r *restart.RolePolicy) {
+		r.Rules = []job.RoleRule{{Causes: []role.Cause{role.Exited}, Action: role.Stop}, {Causes: []role.Cause{role.Reported}, Action: action}}
+	})
+}
+
 // failed says what the words of the table's first column stand for: the roles that are tried, and
 // what makes them what the words say.
 var failed = map[string]struct {
 	roles []role.Name
 	set   func(*scene)
 }{
-	"actor, rollout, actor_fwd":                {[]role.Name{"actor", "rollout", "actor_fwd"}, nil},
-	"any other role":                           {[]role.Name{"critic", "advantages", "reward"}, nil},
-	"a report marked fatal":                    {names, func(s *scene) { s.failure.Cause, s.failure.Fatal = role.Reported, true }},
-	"a role that an operator asked to restart": {names, func(s *scene) { s.failure.Cause = role.Operator }},
-	"any, with health check off":               {names, func(s *scene) { s.policy.HealthCheck = false }},
-	"a role with `on_failure: stop`":           {names, func(s *scene) { s.role(func(r *restart.RolePolicy) { r.OnFailure = role.Stop }) }},
+	"actor, rollout, actor_fwd":                       {[]role.Name{"actor", "rollout", "actor_fwd"}, nil},
+	"any other role":                                  {[]role.Name{"critic", "advantages", "reward"}, nil},
+	"a report marked fatal":                           {names, func(s *scene) { s.failure.Cause, s.failure.Fatal = role.Reported, true }},
+	"a role that an operator asked to restart":        {names, func(s *scene) { s.failure.Cause = role.Operator }},
+	"any, with health check off":                      {names, func(s *scene) { s.policy.HealthCheck = false }},
+	"a role with `on_failure: stop`":                  {names, func(s *scene) { s.role(func(r *restart.RolePolicy) { r.OnFailure = role.Stop }) }},
+	"what a rule of `restart.rules` says to stop for": {names, func(s *scene) { s.rule(role.Stop) }},
+	"what a rule says to ignore":                      {names, func(s *scene) { s.rule(role.Ignore) }},
+	"what a rule says to restart in place for":        {names, func(s *scene) { s.rule(role.InPlace) }},
+	"what a rule says to restart globally for":        {names, func(s *scene) { s.rule(role.Global) }},
 	"a worker of a role with `restart.unit: worker`, with enough others available": {names, func(s *scene) {
 		s.role(func(r *restart.RolePolicy) { r.Unit, r.MinAvailable, r.OnFailure = job.UnitWorker, 1, role.Stop })
 		s.standing[s.failure.Life.Role] = restart.Standing{Available: 1}
@@ -125,7 +137,7 @@ func readTable(t *testing.T) [][]string {
 
 // shows: R11 R12 R13 R14 R15 R16 R17 R1 A40
 func TestThePolicyDecidesWhatEveryLineOfTheDocumentedTableSays(t *testing.T) {
-	action := map[string]role.Action{"in place": role.InPlace, "global": role.Global, "stop": role.Stop}
+	action := map[string]role.Action{"ignore": role.Ignore, "in place": role.InPlace, "global": role.Global, "stop": role.Stop}
 	tried := map[restart.Rule]bool{}
 	for _, row := range readTable(t) {
 		t.Run(strings.Join(row, "; "), func(t *testing.T) {
@@ -155,8 +167,11 @@ func TestThePolicyDecidesWhatEveryLineOfTheDocumentedTableSays(t *testing.T) {
 							t.Errorf("%s with %d in place and %d global: %s by %s, exit %d (%s)", name, inPlace, global, got.Action, got.Rule, got.Exit, got.Why)
 						}
 						touched := s.policy.Order
-						if want.Action == role.InPlace {
+						switch want.Action {
+						case role.InPlace:
 							touched = []role.Name{name}
+						case role.Ignore:
+							touched = nil
 						}
 						if !slices.Equal(got.Roles, touched) {
 							t.Errorf("%s: touches %v, want %v", name, got.Roles, touched)
@@ -167,12 +182,12 @@ func TestThePolicyDecidesWhatEveryLineOfTheDocumentedTableSays(t *testing.T) {
 		})
 	}
 	for _, r := range []restart.Rule{restart.RoleNeedsGlobal, restart.RoleCanStay, restart.RoleBudgetSpent, restart.RoleStateTooOld, restart.RoleMustStop,
-		restart.GlobalBudgetSpent, restart.Fatal, restart.NoProgress, restart.HealthCheckOff, restart.OperatorAsked, restart.WorkerCanRestart} {
+		restart.GlobalBudgetSpent, restart.Fatal, restart.NoProgress, restart.HealthCheckOff, restart.OperatorAsked, restart.WorkerCanRestart, restart.RoleRule} {
 		if !tried[r] {
 			t.Errorf("the documented table has no line for the rule %s", r)
 		}
 	}
-	if len(tried) != 11 {
+	if len(tried) != 12 {
 		t.Errorf("rules of the table: %v", slices.Sorted(maps.Keys(tried)))
 	}
 }

@@ -2,6 +2,8 @@ package restart
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"vigil/internal/role"
@@ -11,6 +13,22 @@ import (
 type Worker struct {
 	Role role.Name
 	Rank int
+}
+
+// MarshalText writes ROLE/RANK, for maps that are kept.
+func (w Worker) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%s/%d", w.Role, w.Rank), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (w *Worker) UnmarshalText(text []byte) error {
+	name, rank, ok := strings.Cut(string(text), "/")
+	n, err := strconv.Atoi(rank)
+	if !ok || err != nil {
+		return fmt.Errorf("worker %q: want ROLE/RANK", text)
+	}
+	w.Role, w.Rank = role.Name(name), n
+	return nil
 }
 
 // SpentAlone is what a worker that is restarted alone has spent and how it has fared, since its role
@@ -32,25 +50,6 @@ func ofWorker(f role.Failure) bool {
 	}
 }
 
-// worker judges a failure of a worker that needs no others: restarted alone while enough of them are
-// there and its own budget lasts, else its role has failed.
-func (p Policy) worker(l Ledger, at Standing, f role.Failure) verdict {
-	rp, s := p.Roles[f.Life.Role], l.Workers[Worker{f.Life.Role, f.Life.Rank}]
-	why := ""
-	switch {
-	case at.Available < rp.MinAvailable:
-		why = fmt.Sprintf("%s cannot be restarted alone: %s available, restart.min_available is %d", f.Subject(), others(at.Available), rp.MinAvailable)
-	case rp.EscalateAt > 0 && s.Restarts+1 >= rp.EscalateAt && f.Cause != role.PortTaken:
-		why = fmt.Sprintf("this would be restart %d of %s alone", s.Restarts+1, f.Subject())
-	default:
-		return verdict{action: role.InPlace, rule: WorkerCanRestart, alone: true,
-			why: fmt.Sprintf("%s can be restarted alone (%d of %s before), %s available", f.Subject(), s.Restarts, atMost(rp.EscalateAt), others(at.Available))}
-	}
-	v := p.whole(l, at, f)
-	v.why = why + "; " + v.why
-	return v
-}
-
 func others(n int) string {
 	if n == 1 {
 		return "1 other is"
@@ -69,6 +68,8 @@ func (l Ledger) spendAlone(p Policy, f role.Failure, now time.Time) Ledger {
 	s.Running = time.Time{}
 	if f.Cause != role.PortTaken {
 		s.Restarts++
+		rp := p.Roles[key.Role]
+		l.Times.Workers[key] = charged(l.Times.Workers[key], rp.Window, rp.EscalateAt, now)
 	}
 	l.Workers[key] = s
 	return l
@@ -79,6 +80,7 @@ func (l Ledger) forgiveWorkers(name role.Name) {
 	for key := range l.Workers {
 		if key.Role == name {
 			delete(l.Workers, key)
+			delete(l.Times.Workers, key)
 		}
 	}
 }

@@ -112,6 +112,9 @@ const (
 	InPlace Action = "in_place"
 	Global  Action = "global"
 	Stop    Action = "stop"
+
+	// Ignore is milder than all: nothing is done. Only a rule of the job file asks for it.
+	Ignore Action = "ignore"
 )
 
 // Exit is how a process ended.

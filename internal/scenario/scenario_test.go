@@ -186,6 +186,12 @@ func (w *world) do(ctx context.Context, words []string) error {
 	case "kill":
 		w.with(name, func(p *player) { p.ranks[rank] = false })
 		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: "SIGKILL", Exit: &role.Exit{Signal: "SIGKILL"}})
+	case "exit": // exit ROLE RANK CODE
+		code, err := strconv.Atoi(words[3])
+		exit := &role.Exit{Code: code}
+		w.with(name, func(p *player) { p.ranks[rank] = false })
+		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: exit.String(), Exit: exit})
+		return err
 	case "finish":
 		w.with(name, func(p *player) { p.ranks[rank] = false })
 		w.store.Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
@@ -351,6 +357,18 @@ func (w *world) roleSettings(name role.Name, words []string) error {
 			r.Restart.MinAvailable = n
 		case "rejoin":
 			r.Restart.Rejoin = job.Rejoin(value)
+		case "escalate_at":
+			r.Restart.EscalateAt = n
+		case "rule":
+			rule, err := readRule(value)
+			if err != nil {
+				return err
+			}
+			r.Restart.Rules = append(r.Restart.Rules, rule)
+		case "window":
+			r.Restart.Window = d
+		case "forgive_after":
+			r.Restart.ForgiveAfter = d
 		case "max_rewind":
 			r.Restart.MaxRewind = int64(n)
 		case "back_off":

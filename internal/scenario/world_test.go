@@ -213,6 +213,8 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 	return nil
 }
 
+func (w *world) Lives(context.Context) map[role.Name]map[int]role.Life { return nil }
+
 func (w *world) StopWorker(ctx context.Context, name role.Name, rank int, _ engine.Stop) ([]string, error) {
 	if err := w.took(ctx, "stop_service", name); err != nil {
 		return nil, err
@@ -273,6 +275,8 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 				w.store.Beat(w.life(name, inc, r), &step, time.Now())
 			case "stalled": // it says that it lives, and gets nowhere
 				w.store.Beat(w.life(name, inc, r), nil, time.Now())
+			case "quiet": // its service has looked, and it does not wait for a CPU
+				w.store.Starved(w.life(name, inc, r), 0)
 			case "starved": // its service says so
 				w.store.Starved(w.life(name, inc, r), every)
 			}

@@ -168,9 +168,9 @@ func traceDir(w *worker) string {
 // cause finds out why a worker has ended. What it reported says more than its status does; so does the
 // error file that was written first, which may be a peer's: a rank that raises takes the others with
 // it, and which of them ends first is chance.
-func (s *Service) cause(w *worker, exit role.Exit) role.Failure {
+func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure {
 	f := role.Failure{Life: w.life, Cause: role.Exited, Detail: exit.String(), At: time.Now(), Exit: &exit, Log: w.files.stderr}
-	raised, broken := s.rootCause(w)
+	raised, broken := s.rootCause(w, exit, ended)
 	switch {
 	case exit.Sender == proc.OOMKiller:
 		f.Detail = "killed by the kernel: out of memory; " + exit.String()
@@ -193,8 +193,9 @@ func (s *Service) cause(w *worker, exit role.Exit) role.Failure {
 
 // rootCause returns the message of the error file that was written first by a rank of the role on this
 // machine, with the rank where that is another's, and what is wrong with the worker's own if there is
-// none. Workers that are restarted alone do not take each other along: of such only the own one counts.
-func (s *Service) rootCause(w *worker) (message string, broken error) {
+// none. Workers that are restarted alone do not take each other along: of such only the own one counts. And of a
+// worker that was killed nobody else's counts that was written after it had ended.
+func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message string, broken error) {
 	files := map[int]string{}
 	if s.opts.Role.Restart.Unit != job.UnitWorker {
 		files = evidence.ErrorFiles(filepath.Dir(filepath.Dir(w.files.torchError)))
@@ -205,6 +206,8 @@ func (s *Service) rootCause(w *worker) (message string, broken error) {
 	for rank, path := range files {
 		raised, err := evidence.ReadErrorFile(path)
 		switch {
+		case err == nil && rank != w.life.Rank && exit.Signal != "" && raised.Written.After(ended.Add(-noticed(exit))):
+			// It was killed, and its peer has felt that.
 		case err == nil && (from == role.NoRank || raised.Before(first)):
 			first, from = raised, rank
 		case err != nil && rank == w.life.Rank && !errors.Is(err, fs.ErrNotExist):
@@ -217,6 +220,15 @@ func (s *Service) rootCause(w *worker) (message string, broken error) {
 	default:
 		return fmt.Sprintf("rank %d failed first: %s", from, first.Message), broken
 	}
+}
+
+// noticed is how long before its end was seen a process may have been killed by a signal that only others
+// send. One that it sends itself, such as SIGABRT, may well be the consequence of what its peer has raised.
+func noticed(exit role.Exit) time.Duration {
+	if exit.Signal == "SIGKILL" || exit.Signal == "SIGTERM" {
+		return 2 * time.Second
+	}
+	return 0
 }
 
 // illDevice returns the newest word of the driver about a device that is ill, unless it names a process

@@ -138,6 +138,23 @@ func TestTheRootCauseIsTheEarliestErrorFileAlsoWhenItsRankEndsLater(t *testing.T
 	}
 }
 
+// What a peer has felt of a death is not the cause of it.
+// shows: A83
+func TestAWorkerThatWasKilledHasNotFailedBecauseItsPeerRaised(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`if [ $RANK = 0 ]; then
+			until [ -e kill ]; do sleep 0.01; done
+			echo '{"message": "RuntimeError: closed by peer"}' > "$TORCHELASTIC_ERROR_FILE"; touch felt; exec sleep 1000
+		fi
+		touch kill; until [ -e felt ]; do sleep 0.01; done; kill -KILL $$`)
+	r.Workdir = t.TempDir()
+	s := enter(t, r)
+	s.must(run(1))
+	if f := s.ears.awaitFailure(t, 1); f.Life.Rank != 1 || !strings.HasPrefix(f.Detail, "SIGKILL") {
+		t.Errorf("detail %q of rank %d", f.Detail, f.Life.Rank)
+	}
+}
+
 // shows: A83
 func TestTheRootCauseIsFoundAmongTheRanksOfAllServicesOfTheRoleOnTheMachine(t *testing.T) {
 	t.Parallel()

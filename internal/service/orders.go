@@ -27,7 +27,9 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 		answer.Step = o.SetStep.GetStep()
 		answer.Pending, err = s.SetStep(ctx, o.SetStep.GetStep())
 	case *api.ToService_Peers:
-		err = s.writePeers(o.Peers.GetJson())
+		if err = s.regain(); err == nil {
+			err = s.writePeers(o.Peers.GetJson())
+		}
 	case *api.ToService_Leave:
 		if answer.Held, err = s.Stop(ctx, 0, stoppedInOrder); err == nil {
 			s.leave()
@@ -56,6 +58,7 @@ func (s *Service) writePeers(json string) error {
 	}
 	s.writingPeers.Lock()
 	defer s.writingPeers.Unlock()
+	s.footing.peers = json
 	next := strings.TrimSuffix(s.peersFile, filepath.Ext(s.peersFile)) + ".new"
 	if err := os.WriteFile(next, []byte(json), 0o600); err != nil {
 		return fmt.Errorf("write peers file: %w", err)

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/proc"
@@ -38,6 +40,9 @@ func (s *Service) run(ctx context.Context, order *api.Run) (int64, error) {
 	}
 	// What a life that ended by itself has left behind must not meet the new one.
 	if _, err := s.endThese(ctx, stoppedBetween, s.beginStop(0, order.GetOnly())); err != nil {
+		return 0, err
+	}
+	if err := s.regain(); err != nil {
 		return 0, err
 	}
 	if err := s.writePeers(order.GetPeersJson()); err != nil {
@@ -112,9 +117,30 @@ func (s *Service) beginLife(order *api.Run) int64 {
 	return order.GetResumeStep()
 }
 
-// startAll starts the workers of the order: every one, or the single ones that it asks for. If one cannot
-// be started, those that were are left to the caller to end.
+// startAll starts the workers of the order: every one, or the single ones that it asks for, all at once. If
+// one cannot be started, those that were are left to the caller to end.
 func (s *Service) startAll(order *api.Run) ([]*worker, error) {
+	workers, err := s.prepareAll(order)
+	if err != nil {
+		return nil, err
+	}
+	var group errgroup.Group
+	for _, w := range workers {
+		group.Go(func() error {
+			if err := s.start(w); err != nil {
+				s.discard(w)
+				return fmt.Errorf("start %s rank %d: %w", s.id.Role, w.life.Rank, err)
+			}
+			s.change(func(out *words) { out.state(w) })
+			s.running.Go(func() { s.watch(w) })
+			return nil
+		})
+	}
+	return workers, group.Wait()
+}
+
+// prepareAll makes what the workers of the order need before they start, for all of them or for none.
+func (s *Service) prepareAll(order *api.Run) ([]*worker, error) {
 	fromFile, err := s.readEnvFile()
 	if err != nil {
 		return nil, err
@@ -127,25 +153,22 @@ func (s *Service) startAll(order *api.Run) ([]*worker, error) {
 			continue
 		}
 		w, set, err := s.prepare(order, o)
-		if err != nil {
-			return nil, err
-		}
-		set.LocalRank, set.FromFile = local, fromFile
-		w.devices = len(visible(set))
-		set.TraceDir = traceDir(w)
-		if w.command, w.env, err = compose(set); err == nil {
-			err = s.openTimers(w)
+		if err == nil {
+			workers = append(workers, w)
+			set.LocalRank, set.FromFile = local, fromFile
+			w.devices = len(visible(set))
+			set.TraceDir = traceDir(w)
+			w.command, w.env, err = compose(set)
 		}
 		if err == nil {
-			err = s.start(w)
+			err = s.openTimers(w)
 		}
 		if err != nil {
-			s.discard(w)
-			return nil, fmt.Errorf("start %s rank %d: %w", s.id.Role, w.life.Rank, err)
+			for _, w := range workers {
+				s.discard(w)
+			}
+			return nil, fmt.Errorf("start %s rank %d: %w", s.id.Role, o.GetRank(), err)
 		}
-		workers = append(workers, w)
-		s.change(func(out *words) { out.state(w) })
-		s.running.Go(func() { s.watch(w) })
 	}
 	return workers, nil
 }
@@ -195,7 +218,7 @@ func (s *Service) start(w *worker) error {
 	s.mu.Lock()
 	s.lives[w.life.Rank] = w
 	s.mu.Unlock()
-	p, err := s.keeper.Start(proc.Spec{
+	p, err := s.spawn(proc.Spec{
 		Path: w.command[0], Args: w.command[1:], Dir: s.opts.Role.Workdir, Env: w.env,
 		Stdout: w.output.childEnds[0], Stderr: w.output.childEnds[1],
 		Leaf: fmt.Sprintf("vigil-%s/%s.%d/%d.%d.%d", s.opts.JobUID, s.id.Role, s.id.Index,

@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vigil/api"
 	"vigil/internal/proc"
+	"vigil/internal/warm"
 	"vigil/internal/wire/rpc"
 )
 
@@ -31,8 +35,10 @@ type Service struct {
 	link        *rpc.Link
 	runtime     proc.Dir
 	dir         string // its path
-	peersFile   string // VIGIL_PEERS_FILE
-	hookFolder  string // of the optimizer hook; empty for a role that does not have it
+	footing     footing
+	peersFile   string       // VIGIL_PEERS_FILE
+	warm        *warm.Server // forks workers; nil: they are executed
+	hookFolder  string       // of the optimizer hook; empty for a role that does not have it
 	httpAddress string
 
 	turn         chan struct{} // held by the order that starts or ends workers
@@ -58,6 +64,10 @@ type Service struct {
 // New makes the parts of a service: the keeper of its processes, its sockets, its HTTP endpoints. The
 // controller does not hear of it before Run. Close must be called also when Run was not.
 func New(o Options, log *slog.Logger) (_ *Service, err error) {
+	// What the controller has given us to hold, its locks, is not for workers.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		log.Debug("inherited files may reach workers", "err", err) // a kernel before 5.11
+	}
 	s := &Service{
 		opts: o, id: rpc.ServiceID{Role: o.Role.Name, Index: o.Index}, log: log,
 		turn: make(chan struct{}, 1), begun: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
@@ -81,6 +91,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	if s.hookFolder, err = writeHook(&o.Role, o.LogDir); err != nil {
 		log.Warn("optimizer steps are not counted", "err", err)
 	}
+	s.warm = s.openWarm()
 	closed := make(chan struct{})
 	s.followShm(closed)
 	s.followStarved(closed)
@@ -96,7 +107,11 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	}
 	s.httpAddress = l.Addr().String()
 	s.serveHTTP(l)
-	return s, s.makeLink(socket)
+	if err := s.makeLink(socket); err != nil {
+		return nil, err
+	}
+	s.followFooting()
+	return s, nil
 }
 
 // openSocket listens where the controller will call, and makes the peers file, which belongs to the
@@ -111,7 +126,7 @@ func (s *Service) openSocket(dir proc.Dir) (net.Listener, error) {
 		return nil, err
 	}
 	s.atEnd(func() { l.Close() }) // where no link has closed it
-	s.peersFile = proc.CompanionOf(path, "peers")
+	s.footing.socket, s.peersFile = path, proc.CompanionOf(path, "peers")
 	s.atEnd(func() { os.Remove(s.peersFile) })
 	return l, s.writePeers("")
 }
@@ -204,7 +219,9 @@ func (s *Service) states() []*api.WorkerState {
 	defer s.mu.Unlock()
 	states := make([]*api.WorkerState, 0, len(s.lives))
 	for _, w := range s.lives {
-		states = append(states, w.wire())
+		state := w.wire()
+		state.Past = s.past(w)
+		states = append(states, state)
 	}
 	return states
 }

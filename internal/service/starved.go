@@ -14,6 +14,8 @@ import (
 const (
 	// starvedEvery is how often a silent worker's threads are looked at, and how long its silence is then.
 	starvedEvery = time.Second
+	// lookEvery is how often it is told of a silent worker that it does not wait for a CPU.
+	lookEvery = 2 * time.Second
 	// starvedShare is the least share of the time between two looks that is told.
 	starvedShare = 20
 	// maxThreads and maxProcesses bound a look at one worker.
@@ -68,17 +70,27 @@ func (s *Service) lookAtSilent(before map[*worker]look) map[*worker]look {
 		now[w] = l
 		last, ok := before[w]
 		passed := l.at.Sub(last.at)
-		if waited := waitedSince(last, l); ok && waited > passed/starvedShare {
-			s.tellStarved(w, waited)
+		if !ok {
+			continue
+		}
+		if waited := waitedSince(last, l); waited > passed/starvedShare {
+			s.tellLook(w, waited)
+		} else if l.at.Sub(w.looked) >= lookEvery {
+			s.tellLook(w, 0)
 		}
 	}
 	return now
 }
 
-func (s *Service) tellStarved(w *worker, waited time.Duration) {
+// tellLook tells for how long a silent worker has waited for a CPU since the last look. That it has not is
+// told too: no silence is judged of which nobody says what it is.
+func (s *Service) tellLook(w *worker, waited time.Duration) {
 	s.change(func(out *words) {
 		if s.listensTo(w) {
-			w.starved = time.Now()
+			w.looked = time.Now()
+			if waited > 0 {
+				w.starved = w.looked
+			}
 			out.other = append(out.other, &api.FromService{Word: &api.FromService_Starved{
 				Starved: &api.Starved{Life: rpc.WireLife(w.life), WaitedMs: waited.Milliseconds()}}})
 		}

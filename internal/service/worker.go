@@ -54,6 +54,7 @@ type worker struct {
 	memory    memory
 	phases    phases
 	starved   time.Time // when it was last seen to wait for a CPU
+	looked    time.Time // when the controller was last told of a look at it; only who looks reads it
 	saysSteps bool      // it says its steps itself: none is guessed
 	guessed   int64     // the highest step that was guessed
 }
@@ -252,13 +253,14 @@ func (s *Service) report(w *worker, text string, out *words) {
 // ends otherwise has failed, unless it was being stopped. Its last words are heard first.
 func (s *Service) watch(w *worker) {
 	<-w.proc.Done()
+	ended := time.Now()
 	w.notify.Drain()
 	w.output.drain()
 	exit := w.proc.Exit()
 	if exit.Signal != "" || exit.Code != 0 {
 		exit.Tail = w.output.stderr.last(tailLines)
 	}
-	why := s.cause(w, exit)
+	why := s.cause(w, exit, ended)
 	asked := false
 	s.change(func(out *words) {
 		w.exit, asked = &exit, w.stopping

@@ -83,6 +83,8 @@ type Spec struct {
 	// Env is added to our own environment, less what are flags of our own. VIGIL_OPT_* are the
 	// service's flags.
 	Env map[string]string
+	// Files are inherited, and stay open as long as the service lives: locks that are to outlive us.
+	Files []*os.File
 }
 
 // Service is a service process.
@@ -161,7 +163,7 @@ func (l *Launcher) Start(ctx context.Context, s Spec) (*Service, error) {
 	}
 	defer out.Close()
 	p, err := l.o.Keeper.Start(proc.Spec{
-		Path: l.o.Executable[0], Args: l.o.Executable[1:], Env: environment(os.Environ(), s.Env), Stdout: out, Stderr: out,
+		Path: l.o.Executable[0], Args: l.o.Executable[1:], Env: environment(os.Environ(), s.Env), Stdout: out, Stderr: out, ExtraFiles: s.Files,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start service %s: %w", id, err)

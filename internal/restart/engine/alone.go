@@ -58,6 +58,9 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 	switch m.Verb {
 	case restart.Fence:
 		r.attempt = e.Health.FenceWorker(w.Role, w.Rank)
+		e.mu.Lock()
+		e.roles[w.Role].attempts[w.Rank] = r.attempt
+		e.mu.Unlock()
 		return result{}
 	case restart.StopService:
 		return e.stopWorker(ctx, r, w)
@@ -77,7 +80,7 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 
 func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) result {
 	cfg, _ := e.Job.Role(w.Role)
-	how := Stop{Kind: AfterFailure, Incident: r.why.incident, Cause: r.why.failures[0].Cause}
+	how := Stop{Kind: AfterFailure, Incident: r.why.incident, Cause: r.why.cause()}
 	return e.stop(ctx, cfg.Stop.GraceOnFailure, func(ctx context.Context) ([]string, error) {
 		return e.Crew.StopWorker(ctx, w.Role, w.Rank, how)
 	})
@@ -87,7 +90,7 @@ func (e *Engine) runWorker(ctx context.Context, r *run, w restart.Worker) result
 	step, _ := e.Health.Standing(w.Role)
 	life := role.Life{Role: w.Role, Incarnation: e.state(w.Role).incarnation, Rank: w.Rank, Attempt: r.attempt}
 	e.Health.BeginWorker(w.Role, w.Rank, step)
-	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.RunWorker(ctx, life, step) })
+	res := bounded(ctx, e.runLimit(w.Role), func(ctx context.Context) error { return e.Crew.RunWorker(ctx, life, step) })
 	res.step = &step
 	if res.err == nil {
 		e.charge(func(l restart.Ledger) restart.Ledger { return l.BeganAlone(w, time.Now()) })

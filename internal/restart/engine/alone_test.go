@@ -23,7 +23,13 @@ func (s *stage) StopWorker(ctx context.Context, name role.Name, rank int, how en
 }
 
 func (s *stage) RunWorker(ctx context.Context, life role.Life, _ int64) error {
-	return s.call(ctx, fmt.Sprintf("run_worker %d.%d", life.Rank, life.Attempt), life.Role)
+	err := s.call(ctx, fmt.Sprintf("run_worker %d.%d", life.Rank, life.Attempt), life.Role)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.ran[life.Rank] = life.Attempt
+	}
+	return err
 }
 
 func (s *stage) FenceWorker(name role.Name, rank int) int {
@@ -34,6 +40,14 @@ func (s *stage) FenceWorker(name role.Name, rank int) int {
 }
 
 func (s *stage) BeginWorker(role.Name, int, int64) {}
+
+func (s *stage) Rose(role.Name) time.Time { return time.Now() }
+
+func (s *stage) JudgeAgain(life role.Life) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, "judge_again "+string(life.Role))
+}
 
 func (s *stage) Available(role.Name) int {
 	s.mu.Lock()

@@ -38,6 +38,10 @@ type Options struct {
 	// Explain is told every decision with the failures that it answers, before anything is done; it
 	// is for people to read. May be nil.
 	Explain func(restart.Decision, []role.Failure)
+	// Memory keeps what a later controller of the job must know; nil: nobody does.
+	Memory Memory
+	// Remembered is what an earlier controller of the job has kept; nil: there was none.
+	Remembered *Remembered
 	// Jitter is the chance in a back-off, from 0 to 1; nil: a random one.
 	Jitter func() float64
 }
@@ -59,14 +63,16 @@ type Engine struct {
 	gone  chan struct{} // closed when Run has returned
 
 	// Owned by the loop.
-	running   map[*run]bool
-	pending   []suspect
-	next      *decided // waits until every running plan has ended
-	ending    *Outcome
-	failures  []role.Failure
-	incidents int
-	wishes    []wish
-	strays    bool // a failure was dropped for a stop by hand; others may have waited for its repair
+	running    map[*run]bool
+	pending    []suspect
+	next       *decided // waits until every running plan has ended
+	ending     *Outcome
+	failures   []role.Failure
+	incidents  int
+	wishes     []wish
+	lastPlan   int // id
+	overlooked map[overlooked]bool
+	strays     bool // a failure was dropped for a stop by hand; others may have waited for its repair
 
 	mu     sync.Mutex // guards what readers see
 	ledger restart.Ledger
@@ -84,12 +90,25 @@ type decided struct {
 	restart.Decision
 	failures []role.Failure
 	incident string
+
+	replaces int        // id of a plan of an earlier controller that it goes on with; 0: none
+	was      role.Cause // of the failure that the earlier controller had decided about
+	done     chan error // of the operator who waits for it; nil: nobody does
+}
+
+// cause is that of the failure that the decision answers first; empty without one.
+func (d *decided) cause() role.Cause {
+	if len(d.failures) > 0 {
+		return d.failures[0].Cause
+	}
+	return d.was
 }
 
 // wish is an operator's stop of one role, held until no plan touches it.
 type wish struct {
-	name role.Name
-	done chan error
+	name     role.Name
+	done     chan error
+	replaces int // id of the plan of an earlier controller that was carrying it out; 0: none
 }
 
 // roleState is what the engine knows of a role. It is guarded by Engine.mu.
@@ -106,7 +125,8 @@ type roleState struct {
 	incident    string     // of that decision
 	step        int64      // to resume from
 
-	alone map[int]lone // by rank, of workers that are restarted alone; the loop's
+	alone    map[int]lone // by rank, of workers that are restarted alone; the loop's
+	attempts map[int]int  // by rank, the last that was fenced of this incarnation
 }
 
 // New returns an engine that has begun nothing.
@@ -114,18 +134,26 @@ func New(o Options) *Engine {
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
 	}
-	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
+	if o.Memory == nil {
+		o.Memory = noMemory{}
+	}
+	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, overlooked: map[overlooked]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
 	for _, n := range o.Job.Names() {
-		e.roles[n] = &roleState{state: role.Pending, why: "not begun", alone: map[int]lone{}}
+		e.roles[n] = &roleState{state: role.Pending, why: "not begun", alone: map[int]lone{}, attempts: map[int]int{}}
 	}
 	return e
 }
 
-// Run starts every role, repairs what is found unwell, and returns when the job has ended and
+// Run starts every role, or takes over what an earlier controller has left, repairs what is found unwell, and returns when the job has ended and
 // everything of it is stopped. When ctx ends, Run stops at once without an orderly end.
 func (e *Engine) Run(ctx context.Context) Outcome {
 	defer close(e.gone)
-	e.launch(ctx, restart.BeginPlan(e.Job, e.Job.Names()), &decided{})
+	if e.Remembered != nil {
+		e.resume(ctx)
+		e.advance(ctx)
+	} else {
+		e.launch(ctx, restart.BeginPlan(e.Job, e.Job.Names()), &decided{})
+	}
 	for {
 		select {
 		case act := <-e.inbox:
@@ -199,6 +227,7 @@ func (e *Engine) finish(name role.Name) {
 		return
 	}
 	e.setState(name, role.Finished, "ended well")
+	e.note(name)
 	ev := event.New(time.Now(), event.RoleFinished)
 	ev.Role, ev.Incarnation = name, at.incarnation
 	e.Recorder.Record(ev)
@@ -218,6 +247,9 @@ func (e *Engine) take(f role.Failure) {
 		return // no restart while stopping
 	}
 	at := e.state(f.Life.Role)
+	if e.ignores(f, at) {
+		return
+	}
 	if f.Cause != role.Operator && (f.Life.Incarnation == 0 || f.Life.Incarnation >= at.incarnation) {
 		e.mu.Lock()
 		st := e.roles[f.Life.Role]
@@ -238,7 +270,10 @@ func (e *Engine) take(f role.Failure) {
 		ev.Attempt = f.Life.Attempt
 	}
 	if f.Exit != nil {
-		ev.PID = f.Exit.PID
+		ev.PID, ev.Signal = f.Exit.PID, f.Exit.Signal
+		if f.Exit.Signal == "" {
+			ev.ExitCode = &f.Exit.Code
+		}
 	}
 	if incident, told := e.toldOf(f, at); told && !f.Fatal {
 		ev.Kind, ev.Incident = event.Folded, incident
@@ -314,6 +349,6 @@ func (e *Engine) end(o Outcome) {
 		return
 	}
 	e.ending = &o
-	e.next = &decided{Decision: restart.Decision{Action: role.Stop, Rule: o.Rule, Why: o.Why}}
+	e.next = &decided{Decision: restart.Decision{Action: role.Stop, Rule: o.Rule, Why: o.Why, Exit: o.Exit}}
 	e.cancelPlans(errOverruled)
 }

@@ -84,9 +84,11 @@ func bounded(ctx context.Context, d time.Duration, act func(context.Context) err
 
 func (e *Engine) fence(name role.Name) result {
 	inc := e.Health.Fence(name)
+	step, _ := e.Health.Standing(name)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.roles[name].incarnation, e.roles[name].begun = inc, false
+	e.roles[name].step = step
+	e.roles[name].incarnation, e.roles[name].begun, e.roles[name].attempts = inc, false, map[int]int{}
 	return result{}
 }
 
@@ -142,6 +144,7 @@ func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result
 		st := e.roles[name]
 		st.mayRun, st.begun = false, st.begun && r.plan.Action != role.Stop
 		e.mu.Unlock()
+		e.note(name)
 	}
 	return res
 }
@@ -209,7 +212,7 @@ func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result 
 	st.begun, st.mayRun, st.unwell, st.cause, st.byHand, st.step, st.state, st.why = true, true, false, "", false, step, role.Starting, "its workers start"
 	st.alone = map[int]lone{}
 	e.mu.Unlock()
-	res := bounded(ctx, runLimit, func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
+	res := bounded(ctx, e.runLimit(name), func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
 	res.step = &step
 	if res.err != nil {
 		e.mu.Lock()
@@ -219,7 +222,18 @@ func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result 
 	}
 	e.charge(func(l restart.Ledger) restart.Ledger { return l.Began(name, time.Now()) })
 	e.setRunning(name, "")
+	e.note(name)
 	return res
+}
+
+// runLimit is how long the workers of a role may take to be started. With modules to be preloaded the
+// first of them waits for these.
+func (e *Engine) runLimit(name role.Name) time.Duration {
+	cfg, _ := e.Job.Role(name)
+	if len(cfg.Preload) == 0 {
+		return runLimit
+	}
+	return runLimit + cmp.Or(cfg.Limits.Start, e.StartLimit)
 }
 
 func (e *Engine) awaitReady(r *run, name role.Name) result {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"vigil/internal/event"
 	"vigil/internal/role"
@@ -22,6 +23,10 @@ type Crew interface {
 	WriteStep(ctx context.Context, name role.Name, step int64) error
 	// Run starts the workers of an incarnation.
 	Run(ctx context.Context, name role.Name, incarnation int, step int64) error
+
+	// Lives returns every worker life that services of an earlier controller hold, by role and rank, once
+	// those that can be found have told of theirs.
+	Lives(ctx context.Context) map[role.Name]map[int]role.Life
 
 	// StopWorker is StopWorkers for the current life of one worker. Its peers go on.
 	StopWorker(ctx context.Context, name role.Name, rank int, how Stop) (held []string, err error)
@@ -72,6 +77,10 @@ type Health interface {
 	Standing(name role.Name) (step, checkpoint int64)
 	AwaitReady(ctx context.Context, name role.Name, incarnation int) error
 	Report(f role.Failure)
+	// Rose returns when a step of the role last rose in its current life; zero if none has.
+	Rose(name role.Name) time.Time
+	// JudgeAgain takes the verdict on a worker life back: it is left alone, and judged as before.
+	JudgeAgain(life role.Life)
 
 	// FenceWorker and BeginWorker are Fence and Begin for one worker; its peers are judged as before.
 	FenceWorker(name role.Name, rank int) (attempt int)

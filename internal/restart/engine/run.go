@@ -29,6 +29,7 @@ type run struct {
 	stopWait context.CancelCauseFunc
 	done     chan error // answered at the end; may be nil
 	attempt  int        // of the worker that a plan for one begins
+	id       int        // in memory
 }
 
 // aboutWorker has an event of the plan say which worker it is about, where that is one.
@@ -51,8 +52,8 @@ func (m *moveError) Error() string { return fmt.Sprintf("%s %s: %v", m.move.Verb
 func (m *moveError) Unwrap() error { return m.err }
 
 // launch begins a plan. Its fences stand before anything else is heard; the loop hears of its end.
-func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *run {
-	r := &run{plan: plan, why: why, began: time.Now(), failed: map[role.Name]bool{}}
+func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
+	r := &run{plan: plan, why: why, done: why.done, began: time.Now(), failed: map[role.Name]bool{}}
 	r.boundary, r.cancel = context.WithCancelCause(ctx)
 	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
 	for _, f := range why.failures {
@@ -79,11 +80,14 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) *r
 	e.Recorder.Record(ev)
 	e.sayBegan(r)
 	moves := e.fenceAll(ctx, r)
+	kept := e.Memory.Keep(e.planBegins(r)) // before the next plan begins: its ledger has what this one costs
 	go func() {
-		err := e.carryOut(ctx, r, moves)
+		err := e.keep(r, kept)
+		if err == nil {
+			err = e.carryOut(ctx, r, moves)
+		}
 		e.inbox <- func() { e.ended(r, err) }
 	}()
-	return r
 }
 
 // waitsFor says what a role that has not begun waits for.
@@ -184,6 +188,7 @@ func (e *Engine) ended(r *run, err error) {
 	if r.plan.Alone && err == nil {
 		e.wellAgain(r.plan.Roles[0], r.plan.Rank)
 	}
+	e.planEnded(r)
 	if err == nil || r.plan.Action == role.Stop || errors.Is(err, errOverruled) || interrupted || e.ending != nil {
 		return
 	}

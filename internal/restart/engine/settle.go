@@ -18,6 +18,9 @@ func (e *Engine) fatal() bool {
 // settle decides about those of the pending failures that can be decided now. Workers that are restarted
 // alone have a decision each; one whose role must be restarted as a whole goes with it.
 func (e *Engine) settle(ctx context.Context) {
+	if len(e.pending) > 0 {
+		e.age()
+	}
 	exclusive := e.exclusive()
 	var whole, alone, held []suspect
 	for _, s := range e.pending {

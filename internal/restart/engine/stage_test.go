@@ -23,6 +23,7 @@ import (
 // milliseconds unless a hook says otherwise.
 type stage struct {
 	engine  *engine.Engine
+	options engine.Options
 	outcome chan engine.Outcome
 	end     context.CancelCauseFunc
 
@@ -37,9 +38,14 @@ type stage struct {
 	deaf   map[role.Name]bool
 	wrong  map[role.Name]int64 // added to what a service answers of its step
 
-	attempts  map[int]int // of rollout's workers beyond the first, by rank
+	dead      bool              // the controller is: nothing that it begins has an effect
+	highest   map[role.Name]int // incarnation that ever ran
+	ran       map[int]int       // attempt of rollout's workers that runs, by rank; absent: the first
+	attempts  map[int]int       // of rollout's workers beyond the first, by rank
 	available int
 }
+
+var errDead = errors.New("the controller is dead")
 
 var errPlayed = errors.New("the test wants it to fail")
 
@@ -53,6 +59,12 @@ func (s *stage) call(ctx context.Context, verb string, name role.Name) error {
 	case <-time.After(10 * time.Millisecond):
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	dead := s.dead
+	s.mu.Unlock()
+	if dead {
+		return errDead
 	}
 	if hook != nil {
 		return hook(ctx)
@@ -120,14 +132,23 @@ func (s *stage) WriteStep(ctx context.Context, name role.Name, step int64) error
 
 func (s *stage) Run(ctx context.Context, name role.Name, inc int, _ int64) error {
 	s.mu.Lock()
-	if before, runs := s.begun[name]; runs {
+	if before, runs := s.begun[name]; runs && !s.dead {
 		s.mu.Unlock()
 		return fmt.Errorf("workers of incarnation %d are not stopped", before)
 	}
-	s.begun[name] = inc
+	if !s.dead {
+		if inc <= s.highest[name] {
+			s.mu.Unlock()
+			panic(fmt.Sprintf("incarnation %d of %s is used twice", inc, name))
+		}
+		s.begun[name], s.highest[name] = inc, inc
+		if name == "rollout" {
+			clear(s.ran)
+		}
+	}
 	s.mu.Unlock()
 	err := s.call(ctx, "run", name)
-	if err != nil {
+	if err != nil && !errors.Is(err, errDead) {
 		s.mu.Lock()
 		delete(s.begun, name)
 		s.mu.Unlock()
@@ -169,12 +190,20 @@ func (s *stage) AwaitReady(ctx context.Context, name role.Name, _ int) error {
 }
 
 // Report hands a failure back as the checker would, from a goroutine of its own.
-func (s *stage) Report(f role.Failure) { go s.engine.Found([]role.Failure{f}, nil) }
+func (s *stage) Report(f role.Failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dead {
+		go s.engine.Found([]role.Failure{f}, nil)
+	}
+}
 
 func (s *stage) Record(e event.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = append(s.events, e)
+	if !s.dead {
+		s.events = append(s.events, e)
+	}
 }
 
 // failure is word that the role's current life has ended.
@@ -239,16 +268,23 @@ func play(t *testing.T, roles []job.Role, test func(*testing.T, *stage)) {
 	playWith(t, restart.HealthCheckOn, 3, roles, test)
 }
 
+func newStage(roles []job.Role, check restart.HealthCheck, maxGlobal int) *stage {
+	s := &stage{outcome: make(chan engine.Outcome, 1), hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
+		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}}
+	j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
+	s.options = engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
+		Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }}
+	return s
+}
+
 func playWith(t *testing.T, check restart.HealthCheck, maxGlobal int, roles []job.Role, test func(*testing.T, *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		s := &stage{outcome: make(chan engine.Outcome, 1), end: cancel, hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
-			steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}}
-		j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
-		s.engine = engine.New(engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
-			Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }})
+		s := newStage(roles, check, maxGlobal)
+		s.end = cancel
+		s.engine = engine.New(s.options)
 		go func() { s.outcome <- s.engine.Run(ctx) }()
 		time.Sleep(time.Second)
 		test(t, s)

@@ -33,9 +33,13 @@ func (e *Engine) Ledger() restart.Ledger {
 // way takes it too, if it has not got so far.
 func (e *Engine) SetStep(name role.Name, step int64) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if st, ok := e.roles[name]; ok {
+	st, ok := e.roles[name]
+	if ok {
 		st.step = step
+	}
+	e.mu.Unlock()
+	if ok {
+		e.note(name)
 	}
 }
 
@@ -76,7 +80,7 @@ func (e *Engine) standing() map[role.Name]restart.Standing {
 	out := map[role.Name]restart.Standing{}
 	for _, n := range e.Job.Names() {
 		step, saved := e.Health.Standing(n)
-		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n)}
+		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n)}
 	}
 	return out
 }

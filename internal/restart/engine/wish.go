@@ -30,6 +30,9 @@ func (e *Engine) Restart(name role.Name) error {
 			if w.name == name {
 				w.done <- fmt.Errorf("stop %s: given up for a restart", name)
 			}
+			if w.name == name && w.replaces > 0 {
+				e.Memory.Note(Update{Ended: w.replaces})
+			}
 			return w.name == name
 		})
 		e.take(role.Failure{Life: role.Life{Role: name, Rank: role.NoRank}, Cause: role.Operator, Detail: "restart asked for", At: time.Now()})
@@ -48,7 +51,7 @@ func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
 		return fmt.Errorf("stop %s: no such role", name)
 	}
 	done := make(chan error, 1)
-	if !e.tell(func() { e.wishes = append(e.wishes, wish{name, done}) }) {
+	if !e.tell(func() { e.wishes = append(e.wishes, wish{name: name, done: done}) }) {
 		return fmt.Errorf("stop %s: the job has ended", name)
 	}
 	select {
@@ -70,8 +73,7 @@ func (e *Engine) grant(ctx context.Context) {
 			held = append(held, w)
 			continue
 		}
-		r := e.launch(ctx, restart.StopRolePlan(w.name), &decided{})
-		r.done = w.done
+		e.launch(ctx, restart.StopRolePlan(w.name), &decided{done: w.done, replaces: w.replaces})
 	}
 	e.wishes = held
 }

@@ -3,8 +3,10 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,44 +22,65 @@ const drainMost = 4096
 // Receiver is the service's end of one worker life's notify socket.
 type Receiver struct {
 	path   string
-	conn   *net.UnixConn
 	handle func([]Word)
 	odd    func(error)
 
 	reading sync.Mutex // held from taking a datagram out of the socket until it has been handled
 	buf     []byte
 	junk    atomic.Uint64
-	done    chan struct{}
-	closing sync.Once
+	readers sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  []*net.UnixConn // the newest last: who has connected to an older one still speaks there
+	closed bool
 }
 
 // Listen binds a notify socket at path, mode 0600, and hands the words of each datagram to handle, in
 // the order in which they were sent and never two at a time. odd is called with the first junk only;
 // it may be nil. Both must return quickly, for nobody reads the socket meanwhile: its queue is short.
 func Listen(path string, handle func([]Word), odd func(error)) (*Receiver, error) {
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		return nil, fmt.Errorf("bind notify socket: %w", err)
+	r := &Receiver{path: path, handle: handle, odd: odd, buf: make([]byte, MaxDatagram+1)}
+	if err := r.bind(); err != nil {
+		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	return r, nil
+}
+
+// Restore binds the socket again where its file has been removed. Who sends to the path is heard from
+// then on, and who has connected before is heard as ever.
+func (r *Receiver) Restore() error {
+	if _, err := os.Lstat(r.path); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return r.bind()
+}
+
+// bind binds a socket at the path and begins to read it.
+func (r *Receiver) bind() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: r.path, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("bind notify socket: %w", err)
+	}
+	if err := os.Chmod(r.path, 0o600); err != nil {
 		conn.Close()
-		os.Remove(path)
-		return nil, fmt.Errorf("protect notify socket: %w", err)
+		os.Remove(r.path)
+		return fmt.Errorf("protect notify socket: %w", err)
 	}
 	// Best effort: the kernel's default works too.
 	_ = conn.SetReadBuffer(receiveBuffer)
-	r := &Receiver{
-		path: path, conn: conn, handle: handle, odd: odd,
-		buf: make([]byte, MaxDatagram+1), done: make(chan struct{}),
-	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		conn.Close()
-		os.Remove(path)
-		return nil, fmt.Errorf("read notify socket: %w", err)
+		os.Remove(r.path)
+		return fmt.Errorf("read notify socket: %w", err)
 	}
-	go func() {
-		defer close(r.done)
+	r.conns = append(r.conns, conn)
+	r.readers.Go(func() {
 		// Ends when the socket is closed, or when it cannot be read any more.
 		_ = raw.Read(func(fd uintptr) bool {
 			for {
@@ -66,8 +89,8 @@ func Listen(path string, handle func([]Word), odd func(error)) (*Receiver, error
 				}
 			}
 		})
-	}()
-	return r, nil
+	})
+	return nil
 }
 
 // Junk says how many datagrams held something that was not understood.
@@ -77,27 +100,37 @@ func (r *Receiver) Junk() uint64 { return r.junk.Load() }
 // worker's death it makes sure that its last words count. What a child of it goes on saying cannot hold
 // Drain up.
 func (r *Receiver) Drain() {
-	raw, err := r.conn.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	_ = raw.Control(func(fd uintptr) {
-		for range drainMost {
-			if r.takeOne(int(fd)) != taken {
-				return
-			}
+	r.mu.Lock()
+	conns := slices.Clone(r.conns)
+	r.mu.Unlock()
+	for _, conn := range conns {
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return // closed
 		}
-	})
+		_ = raw.Control(func(fd uintptr) {
+			for range drainMost {
+				if r.takeOne(int(fd)) != taken {
+					return
+				}
+			}
+		})
+	}
 }
 
 // Close stops reading, removes the socket and returns when no handler runs any more. It must not be
 // called from a handler.
 func (r *Receiver) Close() {
-	r.closing.Do(func() {
-		r.conn.Close()
+	r.mu.Lock()
+	if !r.closed {
+		r.closed = true
+		for _, conn := range r.conns {
+			conn.Close()
+		}
 		os.Remove(r.path)
-	})
-	<-r.done
+	}
+	r.mu.Unlock()
+	r.readers.Wait()
 }
 
 // outcome is what became of an attempt to read a datagram.

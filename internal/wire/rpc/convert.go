@@ -96,7 +96,23 @@ func readWorker(job string, name role.Name, w *api.WorkerState) (WorkerState, er
 	default:
 		return WorkerState{}, fmt.Errorf("a worker state that is none: %q", w.State)
 	}
-	return WorkerState{Life: life, PID: int(w.Pid), State: state, Exit: readExit(w.Exit), Status: w.Status}, nil
+	return WorkerState{Life: life, PID: int(w.Pid), State: state, Exit: readExit(w.Exit), Status: w.Status, Past: readPast(w.Past, time.Now())}, nil
+}
+
+func readPast(p *api.Past, now time.Time) *Past {
+	if !p.GetSpoken() {
+		return nil
+	}
+	past := &Past{At: before(now, p.AgeMs), Guessed: p.Guessed}
+	if p.HasStep {
+		past.Step = &p.Step
+	}
+	for _, open := range p.Phases {
+		if len(open.Name) <= role.MaxPhase {
+			past.Phases = append(past.Phases, Phase{open.Name, before(now, open.AgeMs)})
+		}
+	}
+	return past
 }
 
 // before returns the time that lies ageMS milliseconds before now; what cannot be an age is bounded.

@@ -153,7 +153,7 @@ func (h *Hub) listen(stream grpc.BidiStreamingServer[api.FromService, api.ToServ
 	hello <- of
 	h.o.Ears.Joined(of.reg)
 	for _, w := range first.GetHello().Workers {
-		h.hearWorker(of, w)
+		h.hearWorker(of, w, again)
 	}
 	h.wake(ses)
 	for {
@@ -236,7 +236,7 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 		}
 		h.o.Ears.Failed(f, of.reg.ID)
 	case *api.FromService_Worker:
-		h.hearWorker(of, w.Worker)
+		h.hearWorker(of, w.Worker, news)
 	case *api.FromService_Checkpoint:
 		life, err := readLife(h.o.JobUID, of.reg.ID.Role, w.Checkpoint.GetLife())
 		if err != nil {
@@ -283,14 +283,23 @@ func (h *Hub) hearWatch(of *service, word *api.FromService, now time.Time) {
 	}
 }
 
-func (h *Hub) hearWorker(of *service, w *api.WorkerState) {
+func (h *Hub) hearWorker(of *service, w *api.WorkerState, when telling) {
 	state, err := readWorker(h.o.JobUID, of.reg.ID.Role, w)
 	if err != nil {
 		h.o.Dropped(of.reg.ID, err.Error())
 		return
 	}
+	state.Again = when == again
 	h.o.Ears.Worker(of.reg.ID, state)
 }
+
+// telling says why a worker's state is told.
+type telling int
+
+const (
+	news  telling = iota // it has changed
+	again                // a session begins
+)
 
 // Call gives an order to a service and waits for its answer. It wraps ErrNoSession if the service has no
 // open session or its session ends before it answers, and returns an *OrderError if it answers with an

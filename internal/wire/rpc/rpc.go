@@ -59,6 +59,22 @@ type WorkerState struct {
 	State  role.WorkerState
 	Exit   *role.Exit // when State is finished or down and the worker has run
 	Status string     // in the worker's own words; may be empty
+	Again  bool       // told with the first word of a session, not because it has changed
+	Past   *Past      // what it has said so far, where it is told again; nil: nothing
+}
+
+// Past is what a worker has said in its life before this session.
+type Past struct {
+	At      time.Time // of its last word
+	Step    *int64    // nil: it has said none
+	Guessed bool      // the step was guessed
+	Phases  []Phase   // that are open, outermost first
+}
+
+// Phase is an open phase.
+type Phase struct {
+	Name  string
+	Began time.Time
 }
 
 // Ears hears what services say. The methods return quickly and may be called from many goroutines; what

@@ -1,0 +1,154 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"vigil/internal/job"
+	"vigil/internal/journal"
+	"vigil/internal/restart/engine"
+	"vigil/internal/role"
+)
+
+// digest names what a job is, to tell whether its file has changed.
+func digest(j *job.Job) string {
+	src, err := json.Marshal(struct {
+		Lead  role.Name
+		Roles []job.Role
+	}{j.Lead, j.Roles})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(src)
+	return hex.EncodeToString(sum[:])
+}
+
+// roleEntries record how every role is defined.
+func roleEntries(j *job.Job) []journal.Entry {
+	var all []journal.Entry
+	for i := range j.Roles {
+		all = append(all, journal.Put(journal.Policy, string(j.Roles[i].Name), j.Roles[i]))
+	}
+	return all
+}
+
+// ofController returns a role without what the controller alone goes by: that is in force at once.
+func ofController(r job.Role) job.Role {
+	r.Restart, r.Limits, r.Hooks, r.DependsOn, r.Completion = job.Restart{Unit: r.Restart.Unit}, job.Limits{}, job.Hooks{}, nil, ""
+	r.Progress.Expect = ""
+	return r
+}
+
+// changedSince returns the roles whose workers would be started otherwise than they were, and those that
+// are no more. Keys that the controller alone goes by are not looked at.
+func changedSince(j *job.Job, before map[string]job.Role) (changed, gone []role.Name) {
+	for name, was := range before {
+		now, ok := j.Role(role.Name(name))
+		if !ok {
+			gone = append(gone, role.Name(name))
+			continue
+		}
+		a, errA := json.Marshal(ofController(was))
+		b, errB := json.Marshal(ofController(*now))
+		if errA != nil || errB != nil || !bytes.Equal(a, b) || was.Workers != now.Workers {
+			changed = append(changed, now.Name)
+		}
+	}
+	slices.Sort(changed)
+	slices.Sort(gone)
+	return changed, gone
+}
+
+// takeOver goes on with the run of an earlier controller, where there is one.
+func (c *Controller) takeOver(ctx context.Context) error {
+	if c.remembered == nil {
+		return nil
+	}
+	living, err := c.crew.adopt(ctx)
+	if err != nil {
+		return err
+	}
+	c.log.Info("going on with a run", "run", c.uid, "epoch", c.ground.epoch, "services alive", living,
+		"global restarts spent", c.remembered.Ledger.Global)
+	return nil
+}
+
+// recall reads what an earlier controller of the run has kept, and says whether the job can go on as it
+// is defined now: nothing is changed under living workers without being asked for.
+func (c *Controller) recall() error {
+	if !c.ground.resumed {
+		return nil
+	}
+	var err error
+	if c.remembered, err = remembered(c.ground.journal); err != nil {
+		return err
+	}
+	before, err := journal.Read[job.Role](c.ground.journal, journal.Policy)
+	if err != nil {
+		return err
+	}
+	changed, gone := changedSince(c.opts.Job, before)
+	alive, err := c.alive()
+	if err != nil {
+		return err
+	}
+	changed = slices.DeleteFunc(changed, func(n role.Name) bool { return !alive[n] })
+	left := slices.DeleteFunc(slices.Clone(gone), func(n role.Name) bool { return !alive[n] })
+	switch {
+	case len(left) > 0:
+		return fmt.Errorf("the run %s goes on, and the job file has no role %s any more, whose workers may be alive: stop the job first, with the file that it was begun with", c.uid, words(left))
+	case len(changed) > 0 && !c.opts.ApplyOnRestart:
+		return fmt.Errorf("the run %s goes on, and the job file defines %s otherwise than the living workers were started: give --apply-on-restart to have it so from the next restart on, or restore the file", c.uid, words(changed))
+	}
+	for _, n := range changed {
+		c.log.Warn("the role is defined anew from its next restart on", "role", n)
+	}
+	c.stale = changed
+	c.forgetRoles(gone)
+	return nil
+}
+
+// forgetRoles drops what was remembered of roles that the job has no more.
+func (c *Controller) forgetRoles(gone []role.Name) {
+	for _, n := range gone {
+		delete(c.remembered.Roles, n)
+		c.ground.journal.Write(journal.Delete(journal.Role, string(n)), journal.Delete(journal.Policy, string(n)),
+			journal.Delete(journal.Health, string(n)), journal.Delete(journal.Lease, string(n)))
+	}
+	c.remembered.Plans = slices.DeleteFunc(c.remembered.Plans, func(p engine.PlanMemory) bool {
+		return slices.ContainsFunc(p.Roles, func(n role.Name) bool { return slices.Contains(gone, n) })
+	})
+}
+
+// alive says of which roles a service lives.
+func (c *Controller) alive() (map[role.Name]bool, error) {
+	services, err := journal.Read[serviceRecord](c.ground.journal, journal.Service)
+	if err != nil {
+		return nil, err
+	}
+	out := map[role.Name]bool{}
+	for _, s := range services {
+		out[s.Role] = out[s.Role] || s.who().Alive()
+	}
+	return out, nil
+}
+
+func words(names []role.Name) string {
+	var all []string
+	for _, n := range names {
+		all = append(all, string(n))
+	}
+	return strings.Join(all, ", ")
+}
+
+func readLine(path string) (string, error) {
+	src, err := os.ReadFile(path)
+	return strings.TrimSpace(string(src)), err
+}

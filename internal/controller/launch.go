@@ -1,0 +1,175 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vigil/internal/job"
+	"vigil/internal/launcher/local"
+	"vigil/internal/role"
+	"vigil/internal/wire/rpc"
+)
+
+// Start sees to it that an idle service stands on every node where the role is placed: a living one
+// stays, others are replaced.
+func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error {
+	r, _ := w.opts.Job.Role(name)
+	squads, err := w.places.squads(r)
+	if err != nil {
+		return err
+	}
+	for _, m := range w.of(name) {
+		if m.id.Index >= len(squads) || w.isStale(name) || !w.answers(ctx, m) {
+			if err := w.remove(ctx, m, 0); err != nil {
+				return err
+			}
+			continue
+		}
+		w.mu.Lock()
+		m.wanted = false // it was given up and is back: its death is to be told
+		w.mu.Unlock()
+	}
+	w.mu.Lock()
+	delete(w.stale, name)
+	w.mu.Unlock()
+	var group errgroup.Group
+	for i, s := range squads {
+		id := rpc.ServiceID{Role: name, Index: i}
+		w.mu.Lock()
+		_, stands := w.members[id]
+		w.mu.Unlock()
+		if !stands {
+			group.Go(func() error { return w.launch(ctx, r, id, s, incarnation) })
+		}
+	}
+	return group.Wait()
+}
+
+// launch starts one service and waits until it has joined, or has ended.
+func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
+	config, err := w.writeConfig(r)
+	if err == nil {
+		err = w.regain()
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.launching[id]++
+	delete(w.told, id)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.launching[id]--
+		w.mu.Unlock()
+	}()
+	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Files: w.ground.locks, Env: map[string]string{
+		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
+		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
+		"VIGIL_OPT_NODE": s.node, "VIGIL_OPT_INCARNATION": strconv.Itoa(incarnation), "VIGIL_OPT_EPOCH": strconv.FormatUint(w.ground.epoch, 10),
+		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config, "VIGIL_OPT_INCIDENT_DIR": w.ground.incidents,
+		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
+	}})
+	if err != nil {
+		return err
+	}
+	m := &member{id: id, service: service}
+	w.mu.Lock()
+	w.members[id] = m
+	w.mu.Unlock()
+	w.keepService(m, incarnation)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-service.Done():
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	if err := w.hub.WaitJoined(waiting, id, service.PID()); err != nil {
+		select {
+		case <-service.Done():
+			err = fmt.Errorf("it ended: %s; see %s", service.Exit(), service.Log())
+		default:
+		}
+		return errors.Join(fmt.Errorf("start service %s: %w", id, err), w.remove(context.WithoutCancel(ctx), m, 0))
+	}
+	go w.watch(m)
+	return nil
+}
+
+// writeConfig leaves the role for its services to read.
+func (w *crew) writeConfig(r *job.Role) (string, error) {
+	path := filepath.Join(w.ground.state, string(r.Name)+".json")
+	src, err := json.Marshal(r)
+	if err != nil {
+		return "", fmt.Errorf("write role %s: %w", r.Name, err)
+	}
+	if err := os.WriteFile(path, src, 0o600); err != nil {
+		return "", fmt.Errorf("write role: %w", err)
+	}
+	return path, nil
+}
+
+// watch tells when a service ends that should not.
+func (w *crew) watch(m *member) {
+	<-m.service.Done()
+	w.hub.Forget(m.id, m.service.PID())
+	w.lost(m.id, m.service.PID(), role.Exited, "its service ended: "+m.service.Exit().String())
+}
+
+// deathDelay is how long after a service stopped answering its death may still be seen. What it died of
+// says more than that it does not answer.
+const deathDelay = 50 * time.Millisecond
+
+// unreachable tells that a service does not answer, unless it has died: then watch tells how.
+func (w *crew) unreachable(id rpc.ServiceID, pid int, why string) {
+	w.mu.Lock()
+	m, ok := w.members[id]
+	w.mu.Unlock()
+	if ok && m.service.PID() == pid {
+		limit := time.NewTimer(deathDelay)
+		defer limit.Stop()
+		select {
+		case <-m.service.Done():
+			return
+		case <-limit.C:
+		}
+	}
+	w.lost(id, pid, role.Unreachable, "its service is unreachable: "+why)
+}
+
+// lost tells the death of a service, once, unless we wanted it or have replaced it. The death of one
+// whose role is not at work (it is being repaired, was stopped by hand, has finished) is no failure:
+// the next start puts another in its place, and a move that needed it fails by itself.
+func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
+	at := w.engine.Status(id.Role)
+	if !at.Begun || at.State == role.Finished {
+		return
+	}
+	w.mu.Lock()
+	m, ok := w.members[id]
+	told := !ok || m.service.PID() != pid || m.wanted
+	if !told {
+		m.wanted = true
+	}
+	w.mu.Unlock()
+	if told {
+		return
+	}
+	f := role.Failure{Life: role.Life{Role: id.Role, Incarnation: at.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
+	if cause == role.Exited {
+		exit := m.service.Exit()
+		f.Exit = &exit
+	}
+	w.store.Report(f)
+}
