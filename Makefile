@@ -9,7 +9,7 @@ FUZZ    ?= 20s
 SOAK    ?= 10m
 STARVE  ?= $(SOAK)
 
-.PHONY: build wheel install run test needs check race fuzz lint bench soak docs generate clean
+.PHONY: build wheel install run test programs needs check race fuzz lint bench soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -28,6 +28,10 @@ run: build ## the built-in example job, with repairs on; Ctrl-C stops it
 test: needs check ## everything that must pass
 	$(GO) test -timeout 20m ./...
 	$(GO) test -timeout 20m -race ./internal/...
+	@GO='$(GO)' sh tools/programs.sh present
+
+programs: ## real torchrun, Hugging Face and Lightning trainings; installs 5 GB in the user's cache, once
+	@GO='$(GO)' sh tools/programs.sh
 
 needs:
 	@sh tools/needs.sh
@@ -50,10 +54,12 @@ lint: ## golangci-lint, pinned in tools/golangci-lint.mod
 
 bench: build ## tables on the terminal, and bench/out/NAME.json
 	$(GO) run ./bench/loop
+	$(GO) run ./bench/takeover
 
-soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, and tiny-rl broken ten times
+soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, tiny-rl broken ten times, 500 controllers killed
 	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
 	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
+	VIGIL_TAKEOVER=all VIGIL_TAKEOVER_RANDOM=500 $(GO) test ./e2e/takeover -timeout 60m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code
 	$(GO) test ./internal/job -update

@@ -32,7 +32,7 @@ var Controller string
 func Main(m *testing.M) int {
 	bin, err := os.MkdirTemp("", "vigil-rig-")
 	if err == nil {
-		defer os.RemoveAll(bin)
+		defer func() { _ = os.RemoveAll(bin) }()
 		Controller = filepath.Join(bin, "controller")
 		build := exec.Command("go", "build", "-o", Controller, "../../cmd/controller")
 		build.Stderr = os.Stderr

@@ -58,6 +58,7 @@ func TestWorkersWithoutACPUHaveNotFailed(t *testing.T) {
 			}
 		case event.Blind:
 			blind++
+		default: // nothing of interest here
 		}
 	}
 	t.Logf("for %s: the longest silence was %.1fs, limit %s; told %d times that a worker is starved, %d times that nobody could listen", lasts, longest, limit, starved, blind)
