@@ -43,7 +43,7 @@ func (t *Table) Sweep(now time.Time) Findings {
 			f, overdue := r.overdue(i, now)
 			f.Life.Job = t.job
 			switch {
-			case !overdue || r.unseen(i, now):
+			case !overdue || f.Cause == role.Silent && r.unseen(i, now):
 			case f.Cause == role.Silent && r.onlySuspect(i, now):
 				if k := &r.ranks[i]; k.suspect == "" {
 					k.suspect = "suspect: " + f.Detail

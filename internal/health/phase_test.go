@@ -371,3 +371,15 @@ func TestWhatIsSaidOfAnEarlierLifesPhasesAndHungerIsDropped(t *testing.T) {
 		t.Errorf("the hunger is %s", heard)
 	}
 }
+
+func TestAPhaseThatRunsOutWhileItsRankSpeaksIsStuckAlsoIfItWasSilentBefore(t *testing.T) {
+	b := newBed(t, critic(1, withPhases(explicit, map[string]time.Duration{"step": time.Minute})))
+	b.train(1)
+	b.Starved(b.life(0), 0, b.now) // it was silent for a moment, and its service has looked
+	b.open("step")
+	for range 70 {
+		b.pass(time.Second)
+		b.Beat(health.Word{Life: b.life(0), At: b.now}, b.now)
+	}
+	b.wants(role.Stuck)
+}

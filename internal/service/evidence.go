@@ -193,8 +193,8 @@ func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure
 
 // rootCause returns the message of the error file that was written first by a rank of the role on this
 // machine, with the rank where that is another's, and what is wrong with the worker's own if there is
-// none. Workers that are restarted alone do not take each other along: of such only the own one counts. And of a
-// worker that was killed nobody else's counts that was written after it had ended.
+// none. Workers that are restarted alone do not take each other along: of such only the own one counts. What a
+// peer has written after this worker had ended is no cause of that.
 func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message string, broken error) {
 	files := map[int]string{}
 	if s.opts.Role.Restart.Unit != job.UnitWorker {
@@ -206,8 +206,8 @@ func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message
 	for rank, path := range files {
 		raised, err := evidence.ReadErrorFile(path)
 		switch {
-		case err == nil && rank != w.life.Rank && exit.Signal != "" && raised.Written.After(ended.Add(-noticed(exit))):
-			// It was killed, and its peer has felt that.
+		case err == nil && rank != w.life.Rank && raised.Written.After(ended.Add(-noticed(exit))):
+			// Its peer has felt its end.
 		case err == nil && (from == role.NoRank || raised.Before(first)):
 			first, from = raised, rank
 		case err != nil && rank == w.life.Rank && !errors.Is(err, fs.ErrNotExist):
@@ -222,13 +222,14 @@ func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message
 	}
 }
 
-// noticed is how long before its end was seen a process may have been killed by a signal that only others
-// send. One that it sends itself, such as SIGABRT, may well be the consequence of what its peer has raised.
+// noticed is how long before its end was seen a process may have been ended by a signal, on a machine that
+// is busy. SIGABRT, which a process sends itself, may well be the consequence of what its peer has raised, as
+// an exit code may.
 func noticed(exit role.Exit) time.Duration {
-	if exit.Signal == "SIGKILL" || exit.Signal == "SIGTERM" {
-		return 2 * time.Second
+	if exit.Signal == "" || exit.Signal == "SIGABRT" {
+		return 0
 	}
-	return 0
+	return 2 * time.Second
 }
 
 // illDevice returns the newest word of the driver about a device that is ill, unless it names a process
