@@ -127,14 +127,49 @@ func connOf(fd int) (*net.UnixConn, error) {
 // tell sends a message. That it did not arrive shows when the answer is read.
 func (l *life) tell(message string) { _, _ = l.conn.Write([]byte(message)) }
 
-// hear reads one message and returns its fields.
+// hear reads one message and returns its fields. A peer that ends with something unread has the socket reset,
+// which is told before what it had said last.
 func (l *life) hear() ([]string, error) {
 	buf := make([]byte, 64<<10)
 	n, err := l.conn.Read(buf)
+	if errors.Is(err, unix.ECONNRESET) {
+		n, err = l.conn.Read(buf)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return strings.Split(string(buf[:n]), "\x00"), nil
+}
+
+// strayLooks and strayEvery are how often and how far apart a process must be seen for it to stay: one that ends
+// between two looks at /proc is taken for an orphan for a moment.
+const (
+	strayLooks = 3
+	strayEvery = 50 * time.Millisecond
+)
+
+// stray returns a process that the fork server has started and that stays.
+func (l *life) stray() (proc.Holder, bool) {
+	var seen map[proc.Ident]bool
+	tick := time.NewTicker(strayEvery)
+	defer tick.Stop()
+	for look := 1; ; look++ {
+		var found []proc.Holder
+		now := map[proc.Ident]bool{}
+		for _, h := range l.keeper.Remains(l.proc.Tree()) {
+			if h.Ident != l.proc.Ident() && (seen == nil || seen[h.Ident]) {
+				found, now[h.Ident] = append(found, h), true
+			}
+		}
+		switch {
+		case len(found) == 0:
+			return proc.Holder{}, false
+		case look == strayLooks:
+			return found[0], true
+		}
+		seen = now
+		<-tick.C
+	}
 }
 
 // settle waits until the fork server has imported everything, at most limit, and closes settled.
@@ -155,10 +190,8 @@ func (l *life) settle(limit time.Duration) {
 			return
 		case words[0] == "ready":
 			l.modules = words[1:]
-			for _, h := range l.keeper.Remains(l.proc.Tree()) {
-				if h.Ident != l.proc.Ident() {
-					l.why = fmt.Sprintf("what was imported has started pid %d (%s), which still runs", h.PID, h.Name)
-				}
+			if h, stays := l.stray(); stays {
+				l.why = fmt.Sprintf("what was imported has started pid %d (%s), which still runs", h.PID, h.Name)
 			}
 			return
 		}
