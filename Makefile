@@ -9,7 +9,7 @@ FUZZ    ?= 20s
 SOAK    ?= 10m
 STARVE  ?= $(SOAK)
 
-.PHONY: build wheel install run test programs needs check race fuzz lint bench soak docs generate clean
+.PHONY: build wheel install run test programs needs check race fuzz lint bench bench-restart soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -56,9 +56,13 @@ bench: build ## tables on the terminal, and bench/out/NAME.json
 	$(GO) run ./bench/loop
 	$(GO) run ./bench/takeover
 
+bench-restart: build ## a PyTorch job broken under vigil, torchrun and an ideal supervisor; half an hour, and docs/restart.svg
+	$(GO) run ./bench/restart -plot docs/restart.svg
+
 soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, tiny-rl broken ten times, 500 controllers killed
 	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
 	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
+	VIGIL_WARM=100 $(GO) test ./e2e/warm -run 'InARow|LastBit' -timeout 60m -count=1 -v
 	VIGIL_TAKEOVER=all VIGIL_TAKEOVER_RANDOM=500 $(GO) test ./e2e/takeover -timeout 60m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code

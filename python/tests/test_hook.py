@@ -49,6 +49,9 @@ for i in range(3): assert opt.step() == "stepped"
 inspect.getsource(torch.optim.optimizer)
 """
 
+# Leads a session, as a worker does.
+WORKER = "import os\nos.setsid()\n"
+
 
 class Hook(unittest.TestCase):
     def setUp(self) -> None:
@@ -112,6 +115,69 @@ mine.step()
         self.torch(PYTORCH_2)
         self.assertEqual([], self.run_with_hook("import sys\nassert 'torch' not in sys.modules and 'socket' not in sys.modules"))
         self.assertEqual([], self.run_with_hook(LOOP, VIGIL_INJECT="0"))
+
+    def errors(self, program: str, code: int, **more: str) -> "list[str]":
+        """What a worker that ends with this code says."""
+        env = self.service.environ(VIGIL_LIFE="j/r/1/0/1", VIGIL_FAULTHANDLER="0", PYTHONPATH=HOOK, **more)
+        self.result = run(WORKER + textwrap.dedent(program), **env)
+        self.assertEqual(code, self.result.returncode, self.result.stderr)
+        return self.service.heard()
+
+    def test_an_exception_that_nobody_catches_is_reported_once_when_its_traceback_is_written(self) -> None:
+        program = """
+            import atexit, socket
+            def f(): raise ValueError("no data\\nat all")
+            f()
+        """
+        want = "X_VIGIL_ERROR=ValueError: no data | at all (<string>:5 in f)"
+        self.assertEqual([want], self.errors(program, 1))
+        self.assertIn("Traceback", self.result.stderr)
+        own = "import sys\nsys.excepthook = lambda *a, b=sys.excepthook: (print('mine', flush=True), b(*a))\n"
+        self.assertEqual([want], [w.replace("string>:8", "string>:5") for w in self.errors(own + textwrap.dedent("\n" + program), 1)])
+        self.assertEqual("mine\n", self.result.stdout)
+        self.assertEqual([want], [w.replace("string>:6", "string>:5") for w in self.errors("import vigil\n" + textwrap.dedent(program), 1)])
+
+    def test_what_is_no_error_of_the_worker_is_not_reported(self) -> None:
+        raising = "import sys, subprocess\nsubprocess.run([sys.executable, '-c', 'import os; %s; 1/0'], start_new_session=%s)"
+        for name, program, code in (
+            ("ends well", "raise SystemExit", 0),
+            ("a code of its own", "raise SystemExit(3)", 3),
+            ("interrupted", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()", -2),
+            ("handled", "try: 1 / 0\nexcept ZeroDivisionError: pass", 0),
+            ("of a program that it runs", raising % ("0", False), 0),
+            ("of one with a session of its own", raising % ("0", True), 0),
+            ("of one that makes a session", raising % ("os.setsid()", False), 0),
+            ("of a fork", "import os\nif os.fork() == 0: 1 / 0\nos.wait()", 0),
+        ):
+            with self.subTest(name):
+                self.assertEqual([], self.errors(program, code))
+        with self.subTest("switched off"):
+            self.assertEqual([], self.errors("1 / 0", 1, VIGIL_INJECT="0"))
+
+    def test_the_end_of_a_peer_is_seen_before_what_comes_of_it_is_reported(self) -> None:
+        began = "import time\nt = time.monotonic()\nimport atexit\natexit.register(lambda: print(time.monotonic() - t > 0.2))\n"
+        said = self.errors(began + "raise RuntimeError('Connection closed by peer [127.0.0.1]:1')", 1)
+        self.assertEqual("True\n", self.result.stdout)
+        self.assertEqual(1, len(said))
+
+    def test_in_a_fork_server_it_waits_for_the_workers(self) -> None:
+        for name, generation in (("1", PYTORCH_1), ("2", PYTORCH_2)):
+            for early in ("import torch.optim", ""):
+                with self.subTest(pytorch=name, preloaded=bool(early)):
+                    self.torch(generation)
+                    program = """
+                        import sys, os
+                        %s
+                        to = os.environ.pop("LATER")
+                        assert sys.excepthook is sys.__excepthook__
+                        os.environ["NOTIFY_SOCKET"] = to
+                        for late in sys._vigil_forked: late()
+                        assert sys.excepthook is sys.__excepthook__
+                    """ % early
+                    env = dict(PYTHONPATH=HOOK + os.pathsep + self.path, PYTHONDONTWRITEBYTECODE="1", VIGIL_FORK_SERVER="1", LATER=self.service.up)
+                    result = run(textwrap.dedent(program) + LOOP, **env)
+                    self.assertEqual(0, result.returncode, result.stderr)
+                    self.assertEqual(["X_VIGIL_SOURCE=hook\nX_VIGIL_STEP=1"], self.service.heard())
 
     def test_a_sitecustomize_that_it_hides_runs_and_so_does_usercustomize(self) -> None:
         self.torch(PYTORCH_1)

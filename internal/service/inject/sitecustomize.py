@@ -1,10 +1,12 @@
-"""Counts the steps of PyTorch optimizers for vigil. Put first in PYTHONPATH by the service of a role that has
-`progress: {source: auto}`, and in `vigil run`; VIGIL_INJECT=0 keeps it out.
+"""Counts the steps of PyTorch optimizers for vigil, and tells it of an exception that nobody catches. Put first in
+PYTHONPATH by the service of a role that has `progress: {source: auto}`, and in `vigil run`; VIGIL_INJECT=0
+keeps it out.
 
 It imports no PyTorch. When the program does, torch.optim.optimizer is given a hook that runs after each
 step, and says the number of steps done, counted from VIGIL_RESUME_STEP, on NOTIFY_SOCKET: at most one in 50
-ms, marked as a guess. A program that says its steps itself is believed instead. Nothing here raises into the
-program, and a sitecustomize of the machine or of the environment runs as it would without this one.
+ms, marked as a guess. A program that says its steps itself is believed instead. In a fork server, which has no
+NOTIFY_SOCKET, it waits for the workers. Nothing here raises into the program, and a sitecustomize of the machine
+or of the environment runs as it would without this one.
 """
 
 import os
@@ -15,6 +17,16 @@ _WANTED = "torch.optim.optimizer"
 _INTERVAL = 0.05
 
 
+# An exception that says one of these came from the end of another rank, which is then seen within this time,
+# seconds: that one is the cause.
+_OF_PEERS = ("by peer", "Connection closed", "Broken pipe", "remote process exited", "DistNetworkError")
+_PEER_TIME = 0.2
+
+
+def _address(path):
+    return "\0" + path[1:] if path.startswith("@") else path
+
+
 class _Counter:
     """Counts steps by optimizer: the role's step is that of the optimizer with the most."""
 
@@ -23,7 +35,7 @@ class _Counter:
         import time
         import weakref
 
-        self.path = "\0" + path[1:] if path.startswith("@") else path
+        self.path = _address(path)
         self.clock = time.monotonic
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
@@ -134,6 +146,67 @@ class _Finder:
         return None
 
 
+def _report_errors(path):
+    """Have an exception that nobody catches reported once its traceback is written: an interpreter with PyTorch in it
+    takes a second to end after that."""
+    before = sys.excepthook
+    life = os.environ.get("VIGIL_LIFE", "")
+
+    def excepthook(kind, error, where):
+        before(kind, error, where)
+        try:
+            if issubclass(kind, Exception) and _is_worker(life) and not getattr(error, "__vigil_reported__", False):
+                error.__vigil_reported__ = True
+                _report(path, kind, error, where)
+        except Exception:  # its end will be seen
+            pass
+
+    sys.excepthook = excepthook
+
+
+def _is_worker(life):
+    """Whether this process is the worker, which leads a session, and none that it has started."""
+    if os.getsid(0) != os.getpid():
+        return False
+    try:
+        with open("/proc/%d/environ" % os.getppid(), "rb") as f:
+            return ("VIGIL_LIFE=%s\0" % life).encode() not in f.read() + b"\0"
+    except OSError:
+        return True
+
+
+def _report(path, kind, error, where):
+    import socket
+    import time
+    import traceback
+
+    lines = "".join(traceback.format_exception_only(kind, error)).replace("\0", " ").splitlines()
+    text = " | ".join(line.strip() for line in lines if line.strip())
+    if any(word in text for word in _OF_PEERS):
+        time.sleep(_PEER_TIME)
+    frames = traceback.extract_tb(where)
+    if frames:
+        text = "%s (%s:%s in %s)" % (text[:4000], os.path.basename(frames[-1].filename), frames[-1].lineno, frames[-1].name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.setblocking(False)
+        s.sendto(b"X_VIGIL_ERROR=" + text.encode("utf-8", "replace"), _address(path))
+
+
+def _begin(forked):
+    """Count from here on, in a process that has its NOTIFY_SOCKET. Whoever runs the program of a forked worker
+    reports its errors."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path or os.environ.get("VIGIL_INJECT") == "0":
+        return
+    if not forked:
+        _report_errors(path)
+    module = sys.modules.get(_WANTED)
+    if module is not None:
+        _hook(module, path)
+    else:
+        sys.meta_path.insert(0, _Finder(path))
+
+
 def _chain():
     """Run the sitecustomize that this one hides."""
     from importlib.machinery import PathFinder
@@ -148,6 +221,8 @@ def _chain():
     hidden.loader.exec_module(module)
 
 
-if os.environ.get("NOTIFY_SOCKET") and os.environ.get("VIGIL_INJECT") != "0":
-    sys.meta_path.insert(0, _Finder(os.environ["NOTIFY_SOCKET"]))
+if os.environ.get("VIGIL_FORK_SERVER"):
+    sys.__dict__.setdefault("_vigil_forked", []).append(lambda: _begin(True))
+else:
+    _begin(False)
 _chain()

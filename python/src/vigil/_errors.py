@@ -108,9 +108,12 @@ _hook_before: Optional[Callable[..., Any]] = None
 def _report_and_pass_on(
     kind: Type[BaseException], error: BaseException, where: Optional[TracebackType]
 ) -> None:
-    if not issubclass(kind, KeyboardInterrupt):
-        report_error(error)
-    (_hook_before or sys.__excepthook__)(kind, error, where)
+    # The traceback first: whoever hears of the error may end this process before it is written.
+    try:
+        (_hook_before or sys.__excepthook__)(kind, error, where)
+    finally:
+        if not issubclass(kind, KeyboardInterrupt):
+            report_error(error)
 
 
 def install() -> None:
