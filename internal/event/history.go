@@ -79,7 +79,7 @@ func (h *History) Observe(e Event) {
 		}
 	case FirstStep:
 		for _, i := range h.kept {
-			if i.FirstStep.IsZero() && i.isBefore(e) && !i.Started.IsZero() {
+			if i.FirstStep.IsZero() && i.isBefore(e) { // perhaps before it is known that the workers were started
 				i.FirstStep = e.At
 				i.add(e)
 			}
@@ -147,6 +147,9 @@ func (i *Incident) follow(e Event) {
 			}
 		case "run":
 			i.Started = e.At
+			if !i.FirstStep.IsZero() && i.FirstStep.Before(e.At) {
+				i.Started = i.FirstStep
+			}
 		}
 	}
 }
