@@ -81,11 +81,10 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
 	e.sayBegan(r)
 	moves := e.fenceAll(ctx, r)
 	kept := e.Memory.Keep(e.planBegins(r)) // before the next plan begins: its ledger has what this one costs
+	recorded := make(chan error, 1)
+	go func() { recorded <- e.keep(r, kept) }()
 	go func() {
-		err := e.keep(r, kept)
-		if err == nil {
-			err = e.carryOut(ctx, r, moves)
-		}
+		err := e.carryOut(ctx, r, moves, recorded)
 		e.inbox <- func() { e.ended(r, err) }
 	}()
 }
@@ -120,8 +119,18 @@ func (e *Engine) fenceAll(ctx context.Context, r *run) []restart.Move {
 }
 
 // carryOut makes the moves, stage by stage. A plan that is overruled ends between two stages.
-func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move) error {
+//
+// No move that does anything is made before recorded has said that the plan is on the disk. What only looks,
+// or changes nothing but what we know, is not held up.
+func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move, recorded <-chan error) error {
+	acted := false
 	for i := 0; i < len(moves); {
+		if verb := moves[i].Verb; !acted && verb != restart.ReadStep && verb != restart.StopHeartbeat {
+			if err := <-recorded; err != nil {
+				return err
+			}
+			acted = true
+		}
 		if r.boundary.Err() != nil {
 			return context.Cause(r.boundary)
 		}
@@ -136,6 +145,9 @@ func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move) err
 			return err
 		}
 		e.sayStage(r, verb)
+	}
+	if !acted {
+		return <-recorded
 	}
 	return nil
 }
