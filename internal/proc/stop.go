@@ -17,6 +17,7 @@ import (
 type StopSpec struct {
 	Signal   unix.Signal   // 0: SIGTERM
 	Grace    time.Duration // before SIGKILL; 0: kill at once, without asking
+	Deaf     time.Duration // before SIGKILL to a process that cannot run its handler; 0: it has the grace too
 	Deadline time.Duration // for proof, after SIGKILL; 0: 10 s
 }
 
@@ -49,14 +50,17 @@ func (k *Keeper) Stop(ctx context.Context, procs []*Process, spec StopSpec) Stop
 		trees[i] = p.Tree()
 	}
 	why := "killed without being asked"
+	unheard := &deaf{}
 	if spec.Grace > 0 {
-		k.ask(ctx, procs, trees, spec)
+		k.ask(ctx, procs, trees, spec, unheard)
 		why = fmt.Sprintf("still there %s after %s", time.Since(began).Round(time.Millisecond), unix.SignalName(spec.Signal))
 	}
 	held, killed, left := k.kill(context.WithoutCancel(ctx), trees, procs, spec.Deadline)
 	for i := range held {
 		held[i].Why = why
 	}
+	early := unheard.all()
+	held, killed = append(early, held...), killed+len(early)
 	return StopReport{Held: held, Killed: killed, Took: time.Since(began), Left: left, Seen: everybody(procs, trees, held)}
 }
 
@@ -110,13 +114,17 @@ func (h Holder) String() string {
 }
 
 // ask sends the stop signal and waits until everything is gone, the grace is over or ctx ends.
-func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec StopSpec) {
-	seen := k.wake(procs, trees)
-	for _, p := range procs {
-		_ = p.Signal(spec.Signal) // who is gone needs none; who cannot be reached will be in Held
-	}
+func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec StopSpec, unheard *deaf) {
 	ctx, cancel := context.WithTimeout(ctx, spec.Grace)
 	defer cancel()
+	seen := k.wake(procs, trees)
+	for _, p := range procs {
+		before, known := ranFor(p.id.PID)
+		_ = p.Signal(spec.Signal) // who is gone needs none; who cannot be reached will be in Held
+		if known && spec.Deaf > 0 && spec.Deaf < spec.Grace {
+			unheard.watch(ctx, p, spec, before)
+		}
+	}
 	ended := make(chan struct{}, 1)
 	for _, p := range procs {
 		go func() {

@@ -15,6 +15,10 @@ import (
 	"vigil/internal/wire/roleapi"
 )
 
+// deafTime is for how long a worker whose peer has failed may sleep in a call of C and not run its handler. One
+// that looks at what its handler has noted once a second or more often is at work.
+const deafTime = time.Second
+
 // stopKind says how much time workers get to end by themselves.
 type stopKind int
 
@@ -142,9 +146,9 @@ func (s *Service) stopSpec(kind stopKind) proc.StopSpec {
 	case stoppedInOrder:
 		spec.Grace = policy.Grace
 	case stoppedAfterFailure:
-		spec.Grace = policy.GraceOnFailure
+		spec.Grace, spec.Deaf = policy.GraceOnFailure, deafTime
 		if s.isSaving() {
-			spec.Grace = max(spec.Grace, policy.Grace)
+			spec.Grace, spec.Deaf = max(spec.Grace, policy.Grace), 0
 		}
 	case stoppedBetween:
 	}
