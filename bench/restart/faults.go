@@ -131,7 +131,7 @@ func (j *job) suffer(f fault) (sample, error) {
 	})
 	if err != nil {
 		s.Why = err.Error()
-		return s, nil
+		return s, nil //nolint:nilerr // that it did not come back is a figure like others
 	}
 	s.Back, s.Took, s.Stages = true, time.Duration(last-at), map[string]float64{}
 	for _, what := range jobStages {
@@ -181,7 +181,7 @@ func (j *job) loseSupervisor(vigil bool) (sample, error) {
 	})
 	if err != nil {
 		s.Why = err.Error()
-		return s, nil
+		return s, nil //nolint:nilerr // that it did not come back is a figure like others
 	}
 	s.Took = time.Duration(last - at)
 	s.Back = true

@@ -150,12 +150,12 @@ func beIdeal(python, train string) error {
 			all = append(all, cmd)
 			go func() { ended <- cmd.Wait() }()
 		}
-		<-ended
+		<-ended //nolint:errcheck // however it ended
 		for _, cmd := range all {
 			_ = cmd.Process.Kill() // one of them has ended
 		}
 		for range ranks - 1 {
-			<-ended
+			<-ended //nolint:errcheck // the same
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package warm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -106,7 +107,7 @@ func (j *job) began(incarnation int) string {
 	j.Eventually(fmt.Sprintf("the worker of incarnation %d has said how it began", incarnation), func() error {
 		text, err := os.ReadFile(j.Output("main", incarnation, 0))
 		if said = strings.TrimSpace(string(text)); said == "" {
-			return fmt.Errorf("it has said nothing (%v)", err)
+			return errors.Join(errors.New("it has said nothing"), err)
 		}
 		return nil
 	})

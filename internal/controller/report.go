@@ -103,6 +103,7 @@ func (c *Controller) explain(d restart.Decision, failures []role.Failure) {
 		fmt.Fprintf(&b, " restart of %s", restart.Names(d.Roles))
 	case role.Stop:
 		fmt.Fprintf(&b, ", exit %d: %s", d.Exit, d.Why)
+	case role.Ignore: // no decision says so
 	}
 	fmt.Fprintf(&b, "\n\n")
 	fmt.Fprint(c.opts.Stderr, b.String())

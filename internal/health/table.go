@@ -315,14 +315,17 @@ func (t *Table) Report(f role.Failure) Heard {
 		if r.running && r.allFinished() || r.finished {
 			return HeardNext // its work is done: what becomes of an idle service is no failure
 		}
-	} else if _, k := t.lifeOf(f.Life); k == nil {
-		return HeardStale
-	} else if k.state == role.WorkerFinished {
-		return HeardNext
-	} else if k.verdict {
-		k.hold(f)
-		return HeardNext
 	} else {
+		_, k := t.lifeOf(f.Life)
+		switch {
+		case k == nil:
+			return HeardStale
+		case k.state == role.WorkerFinished:
+			return HeardNext
+		case k.verdict:
+			k.hold(f)
+			return HeardNext
+		}
 		k.verdict = true
 	}
 	r.healthy, r.err = false, f.Detail

@@ -23,6 +23,7 @@ func (t *trial) ruleOfRole(i int) (verdict, bool) {
 		return verdict{action: role.Ignore, rule: RoleRule, why: why}, true
 	case role.Stop:
 		return verdict{action: role.Stop, rule: RoleRule, why: why, exit: ExitFailed}, true
+	case role.InPlace, role.Global: // below
 	}
 	if v, idle := t.noProgress(); idle {
 		v.why = why + ", but " + v.why
