@@ -35,6 +35,7 @@ type kind struct {
 
 var (
 	ended   = []role.Cause{role.Exited}
+	lost    = []role.Cause{role.Exited, role.Unreachable} // its socket refuses, which may be seen first
 	raised  = []role.Cause{role.Exited, role.Reported}
 	hangs   = []role.Cause{role.Silent}
 	stuck   = []role.Cause{role.Stuck, role.Silent}
@@ -57,7 +58,7 @@ var kinds = []kind{
 	{"output flood", 0, throughDoor(nil, "flood", "6000000")},
 	{"memory over the limit", 1, (*soak).overLimit},
 	{"escaped daemon", 1, (*soak).escapes},
-	{"service killed", 1, service(syscall.SIGKILL, ended)},
+	{"service killed", 1, service(syscall.SIGKILL, lost)},
 	{"service stopped", 1, service(syscall.SIGSTOP, stopped)},
 	{"controller stopped", 0, (*soak).deaf},
 	{"a worker killed while the controller is stopped", 1, (*soak).deafAndKilled},

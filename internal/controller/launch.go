@@ -129,7 +129,7 @@ func (w *crew) watch(m *member) {
 
 // deathDelay is how long after a service stopped answering its death may still be seen. What it died of
 // says more than that it does not answer.
-const deathDelay = 50 * time.Millisecond
+const deathDelay = 200 * time.Millisecond
 
 // unreachable tells that a service does not answer, unless it has died: then watch tells how.
 func (w *crew) unreachable(id rpc.ServiceID, pid int, why string) {
