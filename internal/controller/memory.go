@@ -151,7 +151,7 @@ func (c *Controller) restore(m *engine.Remembered) error {
 // keepHealth is a hook of the event log: it keeps what no heartbeat will tell a later controller.
 func (c *Controller) keepHealth(e event.Event) {
 	switch e.Kind {
-	case event.Checkpoint, event.WorkerQuarantined, event.WorkerReady, event.FirstStep:
+	case event.Checkpoint, event.WorkerStarted, event.WorkerQuarantined, event.WorkerReady, event.FirstStep:
 	default:
 		return
 	}
@@ -161,7 +161,7 @@ func (c *Controller) keepHealth(e event.Event) {
 	}
 	h := healthRecord{Step: rec.CurrentStep, Saved: rec.Checkpoint}
 	for _, k := range rec.Ranks {
-		if k.State == role.WorkerQuarantined {
+		if k.Held {
 			h.Quarantined = append(h.Quarantined, k.Rank)
 		}
 	}

@@ -49,6 +49,7 @@ type RankRecord struct {
 	Expected bool // its silence counts
 
 	Paused  bool        // it is not watched for silence
+	Held    bool        // it is, or once it is ready will be, quarantined
 	Guessed bool        // all its steps were guessed, it has said none itself
 	Phases  []OpenPhase // outermost first
 	Suspect string      // why it is suspected; empty: it is not
@@ -85,7 +86,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 		}
 		rec.Ranks = append(rec.Ranks, RankRecord{
 			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
-			PID: k.pid, State: k.shown(), Paused: k.paused(now), Status: k.status, Step: step, Age: max(0, now.Sub(since)),
+			PID: k.pid, State: k.shown(), Paused: k.paused(now), Held: k.quarantined, Status: k.status, Step: step, Age: max(0, now.Sub(since)),
 			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
 			Guessed: k.guessed && !k.told, Phases: r.openPhases(i, now), Suspect: k.suspect, Starved: k.starved,
 		})

@@ -104,6 +104,9 @@ func TestARoleIsHealthyAgainWhenTheLastOfItsFailedWorkersHasBegun(t *testing.T) 
 func TestAQuarantinedWorkerIsReadyWhenItIsAdmittedAndNotBefore(t *testing.T) {
 	b := alone(t, func(s *health.Spec) { s.Rejoin = job.RejoinManual })
 	b.BeginWorker("critic", 1, 10, b.now)
+	if r := b.record("critic"); !r.Ranks[1].Held || r.Ranks[0].Held {
+		t.Errorf("that it will be quarantined is not known before it is ready: %+v", r.Ranks)
+	}
 	if is, _, ok := b.Admit("critic", 1); ok || is != role.WorkerStarting {
 		t.Errorf("a worker that is not ready was admitted (%s)", is)
 	}
