@@ -10,6 +10,7 @@ import (
 
 	"vigil/internal/event"
 	"vigil/internal/health"
+	"vigil/internal/job"
 	"vigil/internal/journal"
 	"vigil/internal/proc"
 	"vigil/internal/restart"
@@ -150,19 +151,28 @@ func (c *Controller) restore(m *engine.Remembered) error {
 
 // keepHealth is a hook of the event log: it keeps what no heartbeat will tell a later controller.
 func (c *Controller) keepHealth(e event.Event) {
+	r, ok := c.opts.Job.Role(e.Role)
+	if !ok {
+		return
+	}
+	admitted := r.Restart.Rejoin == job.RejoinManual
 	switch e.Kind {
-	case event.Checkpoint, event.WorkerStarted, event.WorkerQuarantined, event.WorkerReady, event.FirstStep:
+	case event.Checkpoint, event.FirstStep:
+	case event.WorkerStarted, event.WorkerQuarantined, event.WorkerReady:
+		if !admitted {
+			return
+		}
 	default:
 		return
 	}
-	rec, err := c.store.Record(e.Role)
-	if err != nil {
-		return
-	}
-	h := healthRecord{Step: rec.CurrentStep, Saved: rec.Checkpoint}
-	for _, k := range rec.Ranks {
-		if k.Held {
-			h.Quarantined = append(h.Quarantined, k.Rank)
+	var h healthRecord
+	h.Step, h.Saved = c.store.Standing(e.Role)
+	if admitted {
+		rec, _ := c.store.Record(e.Role) // it is a role of the job
+		for _, k := range rec.Ranks {
+			if k.Held {
+				h.Quarantined = append(h.Quarantined, k.Rank)
+			}
 		}
 	}
 	c.ground.journal.Write(journal.Put(journal.Health, string(e.Role), h))
