@@ -20,9 +20,10 @@ const mostEarlier = 200
 // leftOpen is what is said of an incident whose controller died before its repair had ended.
 const leftOpen = "its controller ended before the repair did; the next one has gone on with it"
 
-// load reads the incidents that earlier controllers of the run have kept, newest first. The error says
-// which files cannot be understood; they are left out.
-func (n *incidents) load() error {
+// load takes in the incidents that earlier controllers of the run have kept, newest first: their files, and
+// what was recorded of those whose file was not written in time. The error says which files cannot be
+// understood; they are left out.
+func (n *incidents) load(recorded map[string]httpapi.Incident) error {
 	files, err := os.ReadDir(n.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -55,7 +56,21 @@ func (n *incidents) load() error {
 		}
 		n.earlier = append(n.earlier, i)
 	}
+	for id, i := range recorded {
+		if !slices.ContainsFunc(n.earlier, func(known httpapi.Incident) bool { return known.ID == id }) {
+			if i.Open {
+				i.Open, i.Error = false, leftOpen
+			}
+			n.earlier = append(n.earlier, i)
+		}
+	}
+	slices.SortFunc(n.earlier, func(a, b httpapi.Incident) int { return cmp.Compare(numberOf(b), numberOf(a)) })
 	return errors.Join(wrong...)
+}
+
+func numberOf(i httpapi.Incident) int {
+	n, _ := strconv.Atoi(i.ID) // ours are numbers
+	return n
 }
 
 // before returns the incidents of earlier controllers, newest first, without their events.

@@ -32,7 +32,8 @@ type incidents struct {
 	changed chan struct{}
 	kept    map[string]keptIncident // owned by follow
 	said    sayings
-	earlier []httpapi.Incident // of earlier controllers of the run, newest first
+	earlier []httpapi.Incident     // of earlier controllers of the run, newest first
+	record  func(httpapi.Incident) // keeps one, without its events, at once; nil: nobody does
 }
 
 // keptIncident is what was written, and told, of one incident.
@@ -51,6 +52,12 @@ func (n *incidents) Observe(e event.Event) {
 	case event.Failure, event.Folded, event.Decided, event.Moved, event.PlanEnded, event.FirstStep, event.JobEnded:
 	default:
 		return
+	}
+	if n.record != nil && (e.Kind == event.Failure || e.Kind == event.Decided || e.Kind == event.PlanEnded) {
+		if i, ok := n.history.Incident(e.Incident); ok {
+			i.Events = nil
+			n.record(incident(i))
+		}
 	}
 	select {
 	case n.changed <- struct{}{}:

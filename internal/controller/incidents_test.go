@@ -264,11 +264,12 @@ func TestIncidentsOfEarlierControllersAreShownToo(t *testing.T) {
 		}
 	}
 	n := newIncidents(dir, event.NewHistory(10), nil, "", slog.New(slog.DiscardHandler))
-	if err := n.load(); err == nil {
+	recorded := map[string]httpapi.Incident{"11": {ID: "11", Role: "engine", Open: true}, "10": {ID: "10", Role: "nobody"}}
+	if err := n.load(recorded); err == nil {
 		t.Error("a broken file is not said")
 	}
 	all := n.before()
-	if len(all) != 2 || all[0].ID != "10" || all[1].ID != "9" || all[1].Events != nil {
+	if len(all) != 3 || all[0].ID != "11" || all[0].Open || all[1].ID != "10" || all[1].Role != "actor" || all[2].ID != "9" || all[2].Events != nil {
 		t.Fatalf("shown: %+v", all)
 	}
 	one, ok := n.one("9")

@@ -14,6 +14,7 @@ import (
 	"vigil/internal/goodput"
 	"vigil/internal/health"
 	"vigil/internal/job"
+	"vigil/internal/journal"
 	"vigil/internal/metrics"
 	"vigil/internal/restart"
 	"vigil/internal/restart/engine"
@@ -115,9 +116,13 @@ func (c *Controller) compose() {
 	}
 	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, o.OnIncident, c.log)
 	if c.ground.resumed {
-		if err := c.kept.load(); err != nil {
+		recorded, err := journal.Read[httpapi.Incident](c.ground.journal, journal.Incident)
+		if err := errors.Join(err, c.kept.load(recorded)); err != nil {
 			c.log.Warn("not all earlier incidents can be shown", "error", err)
 		}
+	}
+	c.kept.record = func(i httpapi.Incident) {
+		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
 	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, c.keepHealth}
 	if c.hooks = newWorkerHooks(c); c.hooks != nil {
