@@ -179,6 +179,12 @@ func (j *job) finish() {
 	last := story[len(story)-1].spent
 	j.interrupt(func() {
 		now, err := j.look()
+		if err != nil { // it may be because of a kill that is not known yet
+			select {
+			case <-j.ended:
+			case <-time.After(5 * time.Second):
+			}
+		}
 		if j.killed() {
 			return
 		}
