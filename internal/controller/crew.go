@@ -126,8 +126,8 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 }
 
 // StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
-// for that. One that does not answer, or cannot
-// prove that nothing is left, is ended itself with everything of it.
+// for that. One that does not answer, or cannot prove that nothing is left, is ended itself with
+// everything of it.
 func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
