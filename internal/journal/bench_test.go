@@ -23,7 +23,7 @@ func BenchmarkWrite(b *testing.B) {
 	s.noSync = false
 	j := mustOpen(b, newPath(b), s)
 	for i := 0; b.Loop(); i++ {
-		j.Write(Put(Role, "actor", i), Put(Move, fmt.Sprint(i%100), i))
+		j.Write(Put(Role, "actor", i), Put(Plan, fmt.Sprint(i%100), i))
 	}
 }
 
@@ -35,7 +35,7 @@ func BenchmarkPut10000Keys(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		entries := make([]Entry, 10_000)
 		for k := range entries {
-			entries[k] = Put(Move, fmt.Sprint(k), i)
+			entries[k] = Put(Plan, fmt.Sprint(k), i)
 		}
 		write(b, j, entries...)
 	}
@@ -46,7 +46,7 @@ func BenchmarkOpen10000Keys(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "journal")
 	j := mustOpen(b, path, quick())
 	for k := range 10_000 {
-		j.Write(Put(Move, fmt.Sprint(k), k))
+		j.Write(Put(Plan, fmt.Sprint(k), k))
 	}
 	must(b, j.Close())
 	for b.Loop() {

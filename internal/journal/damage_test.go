@@ -44,14 +44,14 @@ func smallJournal(t testing.TB) []image {
 func largeJournal(t testing.TB) []image {
 	j := mustOpen(t, newPath(t), quick())
 	for i := range 600 {
-		j.Write(Put(Move, fmt.Sprintf("plan-%d", i), strings.Repeat("m", 100)))
+		j.Write(Put(Plan, fmt.Sprintf("plan-%d", i), strings.Repeat("m", 100)))
 	}
 	write(t, j, Put(Incident, "1", strings.Repeat("i", 20_000)), Put(Ledger, "all", 1))
 	out := []image{imageOf(t, j)}
 	for i := range 3 {
 		entries := []Entry{Put(Ledger, "all", i)} // one commit, between two images
 		for k := range 100 {
-			entries = append(entries, Delete(Move, fmt.Sprintf("plan-%d", 5*k+i)))
+			entries = append(entries, Delete(Plan, fmt.Sprintf("plan-%d", 5*k+i)))
 		}
 		write(t, j, entries...)
 		out = append(out, imageOf(t, j))

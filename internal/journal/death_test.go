@@ -52,7 +52,7 @@ func die(args []string) {
 	check(err)
 	fmt.Println("epoch", epoch)
 	for i := 0; ; i++ {
-		c := j.Write(Put(Ledger, "a", i), Put(Move, fmt.Sprint(i), i), Put(Ledger, "b", i))
+		c := j.Write(Put(Ledger, "a", i), Put(Plan, fmt.Sprint(i), i), Put(Ledger, "b", i))
 		<-c.Done()
 		check(c.Err())
 		fmt.Println("wrote", i)
@@ -133,7 +133,7 @@ func (f *flaky) commit(b *batch) error {
 func drawEntries(t *rapid.T) []Entry {
 	var out []Entry
 	for range rapid.IntRange(1, 5).Draw(t, "entries") {
-		kind := rapid.SampledFrom([]Kind{Role, Ledger, Move, Incident}).Draw(t, "kind")
+		kind := rapid.SampledFrom([]Kind{Role, Ledger, Plan, Incident}).Draw(t, "kind")
 		key := fmt.Sprint(rapid.IntRange(1, 12).Draw(t, "key"))
 		switch rapid.IntRange(0, 9).Draw(t, "do") {
 		case 0, 1, 2:

@@ -12,6 +12,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 )
 
 // disk is a checked and locked bbolt file.
@@ -21,8 +22,24 @@ type disk struct {
 	shape   shape
 	file    *os.File // bolt's own: it closes it
 	db      *bolt.DB
-	rewound bool // the newest commit was not whole when the file was opened
-	suspect bool // the last commit failed, perhaps after its meta page was written
+	rewound bool  // the newest commit was not whole when the file was opened
+	suspect bool  // the last commit failed, perhaps after its meta page was written
+	held    int64 // the file's size when room was last held for it
+}
+
+// spare is the room on the disk that is held beyond the file's end, in bytes: for what must still be recorded when
+// somebody else has filled the disk.
+const spare = 256 << 10
+
+// hold has the disk keep the room of the whole file, which has holes, and some more. Where it cannot, a full
+// disk is noticed by the next commit that needs room.
+func (d *disk) hold() {
+	info, err := d.file.Stat()
+	if err != nil || info.Size() <= d.held {
+		return
+	}
+	d.held = info.Size()
+	_ = unix.Fallocate(int(d.file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, d.held+spare)
 }
 
 // head is the record about the others: bucket "journal", key "head". Every format keeps all but Counts
@@ -65,6 +82,9 @@ func (d *disk) commit(b *batch) error {
 		return d.db.Update(func(tx *bolt.Tx) error { return d.apply(tx, b) })
 	})
 	d.suspect = err != nil
+	if err == nil {
+		d.hold()
+	}
 	return err
 }
 

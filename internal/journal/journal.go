@@ -1,5 +1,5 @@
 // Package journal is what a controller must remember to be killed at any instant: the run, incarnations,
-// the ledger, plans and the moves made of them, services, placement, leases, obligations and incidents.
+// the ledger, plans, services, placement, leases, obligations and incidents.
 //
 // It is one bbolt file with one writer. [Journal.Write] queues records and returns at once; whoever must
 // not act before a record is safe waits for the [Commit] that Write gave him. What is queued while a
@@ -36,7 +36,6 @@ const (
 	Role       Kind = "role"
 	Ledger     Kind = "ledger"
 	Plan       Kind = "plan"
-	Move       Kind = "move"
 	Service    Kind = "service"
 	Placement  Kind = "placement"
 	Lease      Kind = "lease"
@@ -47,7 +46,7 @@ const (
 	Ground     Kind = "ground"
 )
 
-var kinds = []Kind{run, Role, Ledger, Plan, Move, Service, Placement, Lease, Obligation, Incident, Policy, Health, Ground}
+var kinds = []Kind{run, Role, Ledger, Plan, Service, Placement, Lease, Obligation, Incident, Policy, Health, Ground}
 
 // The bounds of a journal. They are far from what a job needs and keep an error from filling a disk.
 const (

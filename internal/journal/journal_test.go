@@ -117,12 +117,12 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 	j := mustOpen(t, path, quick())
 	var last *Commit
 	for i := range 1000 {
-		last = j.Write(Put(Move, fmt.Sprint(i), i))
+		last = j.Write(Put(Plan, fmt.Sprint(i), i))
 	}
 	must(t, j.Close())
 	must(t, last.Err())
 	must(t, j.Close())
-	if err := j.Write(Put(Move, "x", 1)).Err(); !errors.Is(err, ErrClosed) {
+	if err := j.Write(Put(Plan, "x", 1)).Err(); !errors.Is(err, ErrClosed) {
 		t.Errorf("a write after Close gave %v", err)
 	}
 	j = mustOpen(t, path, quick())
@@ -159,7 +159,7 @@ func TestAnEntryThatCannotBeRecordedRefusesItsWholeWrite(t *testing.T) {
 func TestWaitingForAnEmptyWriteIsWaitingForAll(t *testing.T) {
 	j := mustOpen(t, newPath(t), quick())
 	for i := range 100 {
-		j.Write(Put(Move, fmt.Sprint(i), i))
+		j.Write(Put(Plan, fmt.Sprint(i), i))
 	}
 	must(t, j.Write().Wait(soon(t)))
 	if n := len(content(t, j)); n != 100 {
@@ -291,7 +291,7 @@ func TestAHundredThousandWritesDoNotGrowTheFile(t *testing.T) {
 	commits, sizes := 0, map[int]int64{}
 	text := strings.Repeat("x", 300)
 	for i := range 100_000 {
-		j.Write(Put(Incident, fmt.Sprint(i), text), Put(Ledger, "all", i), Put(Move, fmt.Sprint(i), text), Delete(Move, fmt.Sprint(i-30)), Put(Role, fmt.Sprint(i%16), i))
+		j.Write(Put(Incident, fmt.Sprint(i), text), Put(Ledger, "all", i), Put(Plan, fmt.Sprint(i), text), Delete(Plan, fmt.Sprint(i-30)), Put(Role, fmt.Sprint(i%16), i))
 		if i%20 == 19 {
 			must(t, j.Write().Wait(soon(t)))
 			commits++

@@ -180,6 +180,7 @@ func (f *found) open(path string, o Options, s seams) (*disk, error) {
 		_ = f.file.Close() // closed already, unless bbolt panicked
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
+	d.hold()
 	if !f.stale {
 		return d, nil
 	}

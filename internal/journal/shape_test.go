@@ -17,16 +17,16 @@ import (
 func made() shape {
 	return shape{
 		layout: []func(*bolt.Tx) error{func(tx *bolt.Tx) error { // plans were called moves
-			from := tx.Bucket([]byte("move"))
+			from := tx.Bucket([]byte("policy"))
 			to, err := tx.CreateBucketIfNotExists([]byte("plan"))
 			if err != nil {
 				return err
 			}
 			err = from.ForEach(func(k, v []byte) error {
-				version, text, err := decode(Move, k, v)
+				version, text, err := decode(Policy, k, v)
 				return errors.Join(err, to.Put(k, encode(Plan, k, version, text)))
 			})
-			return errors.Join(err, tx.DeleteBucket([]byte("move")))
+			return errors.Join(err, tx.DeleteBucket([]byte("policy")))
 		}},
 		records: map[Kind][]func(json.RawMessage) (json.RawMessage, error){
 			Ledger: {
@@ -47,7 +47,7 @@ func made() shape {
 func TestAnOlderJournalIsBroughtUpToDate(t *testing.T) {
 	path := newPath(t)
 	j := mustOpen(t, path, quick())
-	write(t, j, Put(Ledger, "all", 2), Put(Move, "p", 1), Put(Role, "actor", 7))
+	write(t, j, Put(Ledger, "all", 2), Put(Policy, "p", 1), Put(Role, "actor", 7))
 	must(t, j.Close())
 	later := quick()
 	later.shape = made()
@@ -71,7 +71,7 @@ func TestAnOlderJournalIsBroughtUpToDate(t *testing.T) {
 func TestAMigrationThatFailsChangesNothing(t *testing.T) {
 	path := newPath(t)
 	j := mustOpen(t, path, quick())
-	write(t, j, Put[any](Ledger, "all", nil), Put(Move, "p", 1))
+	write(t, j, Put[any](Ledger, "all", nil), Put(Policy, "p", 1))
 	must(t, j.Close())
 	later := quick()
 	later.shape = made()
@@ -79,7 +79,7 @@ func TestAMigrationThatFailsChangesNothing(t *testing.T) {
 		t.Fatalf("opening gave %v", err)
 	}
 	j = mustOpen(t, path, quick())
-	if got := content(t, j); !maps.Equal(got, map[string]string{"ledger/all": "null", "move/p": "1"}) {
+	if got := content(t, j); !maps.Equal(got, map[string]string{"ledger/all": "null", "policy/p": "1"}) {
 		t.Errorf("there is %v", got)
 	}
 }

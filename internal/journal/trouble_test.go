@@ -106,7 +106,7 @@ func TestAFailedCommitDoesNotUndoWhatWasWrittenMeanwhile(t *testing.T) {
 	meanwhile := func(first Entry, second ...Entry) {
 		t.Helper()
 		n := f.commits.Load()
-		a := j.Write(first, Put(Move, "first", 1))
+		a := j.Write(first, Put(Plan, "first", 1))
 		eventually(t, "a commit is under way", func() bool { return f.commits.Load() == n+1 })
 		b := j.Write(second...)
 		f.broken(syscall.EIO)
@@ -118,7 +118,7 @@ func TestAFailedCommitDoesNotUndoWhatWasWrittenMeanwhile(t *testing.T) {
 		must(t, b.Wait(soon(t)))
 	}
 	meanwhile(Put(Role, "actor", 1), Put(Role, "actor", 2))
-	if got := content(t, j); !maps.Equal(got, map[string]string{"role/actor": "2", "move/first": "1"}) {
+	if got := content(t, j); !maps.Equal(got, map[string]string{"role/actor": "2", "plan/first": "1"}) {
 		t.Errorf("there is %v", got)
 	}
 	meanwhile(Put(Role, "actor", 3), Entry{clear: true}, Put(Role, "critic", 4))
@@ -126,7 +126,7 @@ func TestAFailedCommitDoesNotUndoWhatWasWrittenMeanwhile(t *testing.T) {
 		t.Errorf("after a clear there is %v", got)
 	}
 	meanwhile(Entry{clear: true}, Put(Role, "actor", 5))
-	if got := content(t, j); !maps.Equal(got, map[string]string{"role/actor": "5", "move/first": "1"}) {
+	if got := content(t, j); !maps.Equal(got, map[string]string{"role/actor": "5", "plan/first": "1"}) {
 		t.Errorf("after a clear that failed there is %v", got)
 	}
 }
@@ -140,7 +140,7 @@ func TestAStalledDiskHoldsNobodyUpAndTakesNoMemory(t *testing.T) {
 	var last *Commit
 	seen := map[*Commit]bool{}
 	for i := range 100_000 {
-		last = j.Write(Put(Role, "actor", i+1), Put(Move, fmt.Sprint(i%10), i))
+		last = j.Write(Put(Role, "actor", i+1), Put(Plan, fmt.Sprint(i%10), i))
 		seen[last] = true
 	}
 	j.mu.Lock()
@@ -180,22 +180,22 @@ func TestAFullQueueRefusesWhatIsNewAndTakesWhatReplaces(t *testing.T) {
 	j.Write(Put(Role, "actor", 0))
 	eventually(t, "a commit is under way", func() bool { return f.commits.Load() == 1 })
 	for i := range mostQueued {
-		if c := j.Write(Put(Move, fmt.Sprint(i), i)); !errors.Is(c.Err(), ErrPending) {
+		if c := j.Write(Put(Plan, fmt.Sprint(i), i)); !errors.Is(c.Err(), ErrPending) {
 			t.Fatalf("record %d was refused: %v", i, c.Err())
 		}
 	}
-	refused := j.Write(Put(Move, "0", "new"), Put(Move, "one more", 1))
+	refused := j.Write(Put(Plan, "0", "new"), Put(Plan, "one more", 1))
 	if err := refused.Wait(soon(t)); !errors.Is(err, ErrFull) {
 		t.Errorf("one record too many gave %v", err)
 	}
-	if err := j.Write(Put(Move, "1", 2)).Err(); !errors.Is(err, ErrPending) {
+	if err := j.Write(Put(Plan, "1", 2)).Err(); !errors.Is(err, ErrPending) {
 		t.Errorf("a replacement gave %v", err)
 	}
 	close(f.gate)
 	must(t, j.Write().Wait(soon(t)))
 	got := content(t, j)
-	if len(got) != mostQueued+1 || got["move/0"] != "0" || got["move/1"] != "2" {
-		t.Errorf("%d records, %s, %s", len(got), got["move/0"], got["move/1"])
+	if len(got) != mostQueued+1 || got["plan/0"] != "0" || got["plan/1"] != "2" {
+		t.Errorf("%d records, %s, %s", len(got), got["plan/0"], got["plan/1"])
 	}
 }
 
@@ -264,14 +264,14 @@ func TestManyWritersAndReadersAtOnce(t *testing.T) {
 	for w := range 8 {
 		wg.Go(func() {
 			for i := range 50 {
-				c := j.Write(Put(Role, fmt.Sprint(w), i), Put(Move, fmt.Sprintf("%d/%d", w, i), i))
+				c := j.Write(Put(Role, fmt.Sprint(w), i), Put(Plan, fmt.Sprintf("%d/%d", w, i), i))
 				if i%10 == 0 {
 					must(t, c.Wait(soon(t)))
 					got, there, err := ReadOne[int](j, Role, fmt.Sprint(w))
 					if err != nil || !there || got < i {
 						t.Errorf("writer %d reads %d, %t, %v after writing %d", w, got, there, err, i)
 					}
-					_, err = Read[int](j, Move)
+					_, err = Read[int](j, Plan)
 					must(t, err)
 				}
 				if i%5 == 0 {
@@ -306,18 +306,18 @@ func TestAFileThatIsCutWhileOpenEndsTheJournalAndNotTheProcess(t *testing.T) {
 	path := newPath(t)
 	j := mustOpen(t, path, quick())
 	for i := range 2000 {
-		j.Write(Put(Move, fmt.Sprint(i), strings.Repeat("m", 200)))
+		j.Write(Put(Plan, fmt.Sprint(i), strings.Repeat("m", 200)))
 	}
 	must(t, j.Write().Wait(soon(t)))
 	must(t, os.Truncate(path, 0))
 	var bad *CorruptError
-	if err := j.Write(Put(Move, "17", 1)).Wait(soon(t)); !errors.As(err, &bad) {
+	if err := j.Write(Put(Plan, "17", 1)).Wait(soon(t)); !errors.As(err, &bad) {
 		t.Errorf("a write gave %v", err)
 	}
-	if err := j.Write(Put(Move, "18", 1)).Wait(soon(t)); !errors.As(err, &bad) {
+	if err := j.Write(Put(Plan, "18", 1)).Wait(soon(t)); !errors.As(err, &bad) {
 		t.Errorf("the next write gave %v", err)
 	}
-	if _, err := Read[string](j, Move); err == nil {
+	if _, err := Read[string](j, Plan); err == nil {
 		t.Error("records were read")
 	}
 	if text, is := j.Trouble(); !is || !strings.Contains(text, "nothing more can be recorded") {
@@ -330,7 +330,7 @@ func TestAFileThatIsCutWhileOpenEndsTheJournalAndNotTheProcess(t *testing.T) {
 
 func TestARealFullDiskIsTroubleUntilThereIsRoom(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
 		t.Skipf("NOT SHOWN: a full disk needs a small file system of its own, which only root can mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
@@ -339,10 +339,10 @@ func TestARealFullDiskIsTroubleUntilThereIsRoom(t *testing.T) {
 	s.noSync = false
 	j := mustOpen(t, path, s)
 	write(t, j, Put(Ledger, "all", 1))
-	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	big := strings.Repeat("b", 100_000)
+	big := strings.Repeat("b", 2*spare)
 	c := j.Write(Put(Incident, "1", big), Put(Ledger, "all", 2))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -370,4 +370,25 @@ func TestARealFullDiskIsTroubleUntilThereIsRoom(t *testing.T) {
 	if n, _, _ := ReadOne[int](j, Ledger, "all"); n != 2 {
 		t.Errorf("the ledger is %d", n)
 	}
+}
+
+func TestTheDiskHoldsRoomForWhatIsToCome(t *testing.T) {
+	path := newPath(t)
+	j := mustOpen(t, path, quick())
+	holds := func(when string) {
+		t.Helper()
+		var st unix.Stat_t
+		must(t, unix.Stat(path, &st))
+		if st.Blocks*512 < st.Size+spare {
+			t.Errorf("%s the disk holds %d bytes for a file of %d", when, st.Blocks*512, st.Size)
+		}
+	}
+	if err := unix.Fallocate(int(j.disk.(*disk).file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 1); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("SKIPPED: this file system cannot hold room")
+	}
+	holds("at first")
+	for i := range 60 {
+		write(t, j, Put(Incident, fmt.Sprint(i), strings.Repeat("i", 20_000)))
+	}
+	holds("after it has grown")
 }
