@@ -640,6 +640,7 @@ type Notice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Unreadable    bool                   `protobuf:"varint,3,opt,name=unreadable,proto3" json:"unreadable,omitempty"` // it is about the worker's steps: where they are noted they cannot be read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -686,6 +687,13 @@ func (x *Notice) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Notice) GetUnreadable() bool {
+	if x != nil {
+		return x.Unreadable
+	}
+	return false
 }
 
 // Failure is a worker's, or with whole_service the service's own.
@@ -1775,10 +1783,13 @@ const file_vigil_proto_rawDesc = "" +
 	"\x06age_ms\x18\x03 \x01(\x03R\x05ageMs\"G\n" +
 	"\aStarved\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x1b\n" +
-	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"=\n" +
+	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"]\n" +
 	"\x06Notice\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xdd\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\x03 \x01(\bR\n" +
+	"unreadable\"\xdd\x01\n" +
 	"\aFailure\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12#\n" +
 	"\rwhole_service\x18\x02 \x01(\bR\fwholeService\x12\x14\n" +

@@ -78,6 +78,9 @@ func (e ears) Notice(life role.Life, text string) {
 	e.log.Warn(fmt.Sprintf("%s rank %d: %s", life.Role, life.Rank, text))
 }
 
+// Unreadable hands on that a worker's steps cannot be read.
+func (e ears) Unreadable(life role.Life) { e.store.Unreadable(life) }
+
 // Failed hands on a failure.
 func (e ears) Failed(f role.Failure, _ rpc.ServiceID) { e.store.Report(f) }
 

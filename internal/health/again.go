@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"vigil/internal/role"
@@ -79,4 +80,22 @@ func (s *Store) JudgeAgain(life role.Life) {
 	if more {
 		s.nudge()
 	}
+}
+
+// Unreadable hears that a worker's steps cannot be read where they are noted.
+func (s *Store) Unreadable(life role.Life) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, k := s.table.peek(life); k != nil {
+		k.unread = true
+	}
+}
+
+// StepsUnread says that no step of the role is known of its current life because they could not be read.
+func (s *Store) StepsUnread(name role.Name) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.table.records[name]
+	return ok && slices.ContainsFunc(r.ranks, func(k rank) bool { return k.unread }) &&
+		!slices.ContainsFunc(r.ranks, func(k rank) bool { return k.stepped })
 }

@@ -65,6 +65,7 @@ type rank struct {
 	word    time.Time // last word, moved on by credits; zero before the first
 	step    int64
 	stepped bool  // has said a step in this life
+	unread  bool  // its steps are noted where they cannot be read
 	saved   int64 // newest step saved, in any life; -1: none
 	verdict bool
 	held    *role.Failure // what else it has failed of since its verdict

@@ -27,6 +27,7 @@ type Standing struct {
 	Checkpoint int64     // newest step saved; negative: none is known
 	Available  int       // workers that are ready, admitted and have not failed
 	Rose       time.Time // when the step last rose in this life; zero if it has not
+	Unread     bool      // no step of this life is known, for they could not be read
 }
 
 // verdict is what one failure asks for.
@@ -96,10 +97,14 @@ func (p Policy) global(l Ledger, f role.Failure, rule Rule, why string) verdict 
 	return verdict{action: role.Global, rule: rule, why: why}
 }
 
-// idle is how many lives in a row, the one that ends now included, gained no step.
+// idle is how many lives in a row, the one that ends now included, gained no step. One whose steps could not be
+// read counts neither way.
 func (p Policy) idle(s Spent, at Standing) int {
-	if at.Step > s.BestStep {
+	switch {
+	case at.Step > s.BestStep:
 		return 0
+	case at.Unread:
+		return s.Idle
 	}
 	return s.Idle + 1
 }

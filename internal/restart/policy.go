@@ -144,7 +144,7 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 			continue
 		}
 		paid[name] = true
-		s := l.failed(p, name, standing[name].Step, now)
+		s := l.failed(p, name, standing[name], now)
 		switch {
 		case f.Cause == role.Hardware && s.Hardware < hardwareBudget:
 			s.Hardware++
@@ -174,19 +174,15 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 	return l
 }
 
-// failed returns what is known of a role after its life ended at the step given.
-func (l Ledger) failed(p Policy, name role.Name, step int64, now time.Time) Spent {
+// failed returns what is known of a role after its life ended as it stood.
+func (l Ledger) failed(p Policy, name role.Name, at Standing, now time.Time) Spent {
 	s := l.Roles[name]
 	if !s.Running.IsZero() && now.Sub(s.Running) >= p.Roles[name].BackOff.ResetAfter {
 		s.InARow = 0
 	}
 	s.InARow++
 	s.Running = time.Time{}
-	if step > s.BestStep {
-		s.BestStep, s.Idle = step, 0
-	} else {
-		s.Idle++
-	}
+	s.Idle, s.BestStep = p.idle(s, at), max(s.BestStep, at.Step)
 	return s
 }
 

@@ -26,6 +26,7 @@ type ears struct {
 	phases      []string
 	starved     []time.Duration
 	notices     []string
+	unreadable  []role.Life
 }
 
 type beat struct {
@@ -70,6 +71,9 @@ func (e *ears) Starved(_ role.Life, waited time.Duration) {
 }
 func (e *ears) Notice(_ role.Life, text string) {
 	e.note(func() { e.notices = append(e.notices, text) })
+}
+func (e *ears) Unreadable(l role.Life) {
+	e.note(func() { e.unreadable = append(e.unreadable, l) })
 }
 func (e *ears) Checkpoint(_ role.Life, step int64, _ time.Time) {
 	e.note(func() { e.checkpoints = append(e.checkpoints, step) })

@@ -136,7 +136,7 @@ func (s *Service) lookAtIteration(ctx context.Context, file *iterationFile, w *w
 			s.takeIteration(w, step)
 		case err != nil && !said:
 			said = true
-			s.notice(w, "the file with the newest checkpoint's step cannot be understood, said once in this life: "+err.Error())
+			s.tellNotice(w, &api.Notice{Unreadable: true, Text: "the file with the newest checkpoint's step cannot be understood, said once in this life: " + err.Error()})
 		}
 		select {
 		case <-tick.C:

@@ -134,6 +134,20 @@ func TestAnIterationFileGivesACheckpointAndAGuessedStep(t *testing.T) {
 	s.must(stop(&api.Stop{}))
 }
 
+// shows: A41
+func TestThatAnIterationFileHoldsNoStepIsTold(t *testing.T) {
+	r, gate := stepping(t, `await 1; echo release >latest; exec sleep 1000`, job.Progress{Source: job.FromFile, File: "latest"})
+	r.Workdir = t.TempDir()
+	s := enter(t, r)
+	s.must(run(1))
+	openGate(t, gate+".1")
+	s.ears.await(t, "that steps cannot be read", func() bool { return slices.Contains(s.ears.unreadable, s.life(1, 0)) })
+	if !slices.ContainsFunc(s.ears.notices, func(text string) bool { return strings.Contains(text, `"release\n" is no step`) }) {
+		t.Errorf("the notices are %q", s.ears.notices)
+	}
+	s.must(stop(&api.Stop{}))
+}
+
 func TestAnIterationFileIsReadOnceForEachTimeItIsWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "latest")
 	f := &iterationFile{path: path}

@@ -201,11 +201,13 @@ func (s *Service) take(w *worker, word notify.Word, out *words) {
 }
 
 // notice tells a person what should be known of a worker and what is no failure.
-func (s *Service) notice(w *worker, text string) {
-	s.log.Warn(text, "rank", w.life.Rank, "incarnation", w.life.Incarnation)
+func (s *Service) notice(w *worker, text string) { s.tellNotice(w, &api.Notice{Text: text}) }
+
+func (s *Service) tellNotice(w *worker, n *api.Notice) {
+	n.Life = rpc.WireLife(w.life)
+	s.log.Warn(n.Text, "rank", w.life.Rank, "incarnation", w.life.Incarnation)
 	s.change(func(out *words) {
-		out.other = append(out.other, &api.FromService{Word: &api.FromService_Notice{
-			Notice: &api.Notice{Life: rpc.WireLife(w.life), Text: text}}})
+		out.other = append(out.other, &api.FromService{Word: &api.FromService_Notice{Notice: n}})
 	})
 }
 

@@ -41,7 +41,8 @@ func (s *stage) FenceWorker(name role.Name, rank int) int {
 
 func (s *stage) BeginWorker(role.Name, int, int64) {}
 
-func (s *stage) Rose(role.Name) time.Time { return time.Now() }
+func (s *stage) Rose(role.Name) time.Time   { return time.Now() }
+func (s *stage) StepsUnread(role.Name) bool { return false }
 
 func (s *stage) JudgeAgain(life role.Life) {
 	s.mu.Lock()

@@ -79,6 +79,8 @@ type Health interface {
 	Report(f role.Failure)
 	// Rose returns when a step of the role last rose in its current life; zero if none has.
 	Rose(name role.Name) time.Time
+	// StepsUnread says that no step of the role is known of its current life because they could not be read.
+	StepsUnread(name role.Name) bool
 	// JudgeAgain takes the verdict on a worker life back: it is left alone, and judged as before.
 	JudgeAgain(life role.Life)
 

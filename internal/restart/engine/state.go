@@ -80,7 +80,7 @@ func (e *Engine) standing() map[role.Name]restart.Standing {
 	out := map[role.Name]restart.Standing{}
 	for _, n := range e.Job.Names() {
 		step, saved := e.Health.Standing(n)
-		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n)}
+		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n), Unread: e.Health.StepsUnread(n)}
 	}
 	return out
 }

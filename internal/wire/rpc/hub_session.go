@@ -253,6 +253,9 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 			return
 		}
 		h.o.Ears.Notice(life, w.Notice.Text)
+		if w.Notice.Unreadable {
+			h.o.Ears.Unreadable(life)
+		}
 	case *api.FromService_Answer:
 		if !ses.answer(w.Answer) {
 			h.o.Log.Debug("answer that nobody waits for", "service", of.reg.Name(), "id", w.Answer.Id)

@@ -102,6 +102,8 @@ type Ears interface {
 	Starved(life role.Life, waited time.Duration)
 	// Notice says what a person should know of a worker and what is no failure.
 	Notice(life role.Life, text string)
+	// Unreadable says that a worker's steps cannot be read where they are noted: nobody knows whether it gets on.
+	Unreadable(life role.Life)
 	// Failed hands on a failure that a service reports.
 	Failed(role.Failure, ServiceID)
 	// Worker hands on what a worker is doing.
