@@ -140,11 +140,14 @@ func (w *crew) fell(s rpc.WorkerState) {
 // life, that turn up late, are to end.
 func (w *crew) admit(r rpc.Registration) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.launching[r.ID] > 0 {
-		return nil
+	known := w.launching[r.ID]
+	w.mu.Unlock()
+	if known != nil { // it may be that one, or one of its place that nobody knows
+		<-known
 	}
+	w.mu.Lock()
 	m, ok := w.members[r.ID]
+	w.mu.Unlock()
 	if !ok || m.service.PID() != r.PID {
 		return fmt.Errorf("pid %s is no service of this run", strconv.Itoa(r.PID))
 	}

@@ -36,7 +36,7 @@ type crew struct {
 	ports     map[role.Name]map[int]map[string]int // of each rank, by name
 	workers   map[rpc.ServiceID]map[int]met        // the newest of each rank that was told of
 	told      map[rpc.ServiceID]map[int]role.Life  // the newest life of each rank that its service holds
-	launching map[rpc.ServiceID]int                // services that are being started
+	launching map[rpc.ServiceID]chan struct{}      // closed once the pid of a service that is being started is known
 	stale     map[role.Name]bool                   // whose services know another definition of the role
 	pending   map[role.Name]int64                  // a step that the next life is to begin with
 	grace     time.Duration                        // of services when everything is closed
@@ -64,7 +64,7 @@ func newCrew(c *Controller) *crew {
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
 		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
-		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]int{}, stale: map[role.Name]bool{},
+		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, stale: map[role.Name]bool{},
 	}
 	for _, n := range c.stale {
 		w.stale[n] = true

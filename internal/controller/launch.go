@@ -62,15 +62,11 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 	if err != nil {
 		return err
 	}
+	known := make(chan struct{})
 	w.mu.Lock()
-	w.launching[id]++
+	w.launching[id] = known
 	delete(w.told, id)
 	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.launching[id]--
-		w.mu.Unlock()
-	}()
 	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Files: w.ground.locks, Env: map[string]string{
 		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
 		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
@@ -78,13 +74,17 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config, "VIGIL_OPT_INCIDENT_DIR": w.ground.incidents,
 		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
 	}})
+	m := &member{id: id, service: service}
+	w.mu.Lock()
+	if err == nil {
+		w.members[id] = m
+	}
+	delete(w.launching, id)
+	w.mu.Unlock()
+	close(known)
 	if err != nil {
 		return err
 	}
-	m := &member{id: id, service: service}
-	w.mu.Lock()
-	w.members[id] = m
-	w.mu.Unlock()
 	w.keepService(m, incarnation)
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()

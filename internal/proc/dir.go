@@ -112,6 +112,12 @@ func (d Dir) Lock(name string) (*FileLock, error) {
 	return Lock(filepath.Join(folder, name+lockSuffix))
 }
 
+// Seat takes the lock of that name for as long as this program lives. It is Lock for who may be killed: Sweep
+// removes the file of a seat that nobody has.
+func (d Dir) Seat(name string) (*FileLock, error) {
+	return Lock(filepath.Join(d.path, name+seatSuffix))
+}
+
 // CheckSocketPath says whether a Unix socket can have that path: not longer than the platform takes,
 // nothing there yet, and a folder for it.
 func CheckSocketPath(path string) error {
@@ -133,8 +139,9 @@ func CompanionOf(socket, suffix string) string {
 	return strings.TrimSuffix(socket, socketSuffix) + "." + suffix
 }
 
-// Sweep removes sockets in the directory, at any depth, on which nobody listens, and the files that
-// belong to sockets that are gone: leftovers of programs that were killed. It returns the sockets' paths.
+// Sweep removes sockets in the directory, at any depth, on which nobody listens, the files that belong to
+// sockets that are gone, and seats that nobody has: leftovers of programs that were killed. It returns the
+// sockets' paths.
 func (d Dir) Sweep() ([]string, error) {
 	var removed, companions []string
 	var errs []error
@@ -147,6 +154,9 @@ func (d Dir) Sweep() ([]string, error) {
 		}
 		if item.Type().IsRegular() && slices.Contains(companionSuffixes, filepath.Ext(path)) {
 			companions = append(companions, path)
+		}
+		if item.Type().IsRegular() && strings.HasSuffix(path, seatSuffix) {
+			errs = append(errs, sweepSeat(path))
 		}
 		if item.Type()&fs.ModeSocket == 0 || strings.HasPrefix(item.Name(), unborn) && !older(item, time.Minute) {
 			return nil
@@ -170,10 +180,33 @@ func (d Dir) Sweep() ([]string, error) {
 	return removed, errors.Join(errs...)
 }
 
+// sweepSeat removes the file of a seat whose holder has died. One that is being taken is left alone.
+func sweepSeat(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil //nolint:nilerr // removed meanwhile
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil //nolint:nilerr // it has not been written yet
+	}
+	if who, err := Identify(pid); err == nil && who.Alive() {
+		return nil
+	}
+	seat, err := Lock(path)
+	if err != nil {
+		return nil //nolint:nilerr // somebody has it by now
+	}
+	return seat.Unlock()
+}
+
 // companionSuffixes end the names of files that belong to a socket.
 var companionSuffixes = []string{".peers", ".new"}
 
-const socketSuffix = ".sock"
+const (
+	socketSuffix = ".sock"
+	seatSuffix   = ".seat"
+)
 
 func older(item fs.DirEntry, age time.Duration) bool {
 	st, err := item.Info()

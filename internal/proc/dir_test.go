@@ -209,6 +209,33 @@ func TestDirSweepRemovesTheFilesOfSocketsThatAreGone(t *testing.T) {
 	}
 }
 
+func TestDirSweepRemovesSeatsWhoseHolderHasDied(t *testing.T) {
+	d := shortDir(t)
+	mine, err := d.Seat("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Seat("mine"); !errors.As(err, new(*LockedError)) {
+		t.Errorf("taken twice: %v", err)
+	}
+	dead := filepath.Join(d.Path(), "dead.seat")
+	if err := os.WriteFile(dead, []byte("2147483647\n"), 0o600); err != nil { // beyond every pid
+		t.Fatal(err)
+	}
+	if _, err := d.Sweep(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the seat of a dead program: %v", err)
+	}
+	if _, err := d.Seat("mine"); !errors.As(err, new(*LockedError)) {
+		t.Errorf("taken twice after a sweep: %v", err)
+	}
+	if err := mine.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDirLockIsRefusedWithThePidOfTheHolderAndEndsWithIt(t *testing.T) {
 	k := newKeeper(t, NoCgroups)
 	d := shortDir(t)

@@ -58,6 +58,9 @@ func Lock(path string) (*FileLock, error) {
 	}
 }
 
+// Path is where the lock's file is, or was until somebody removed it.
+func (l *FileLock) Path() string { return l.path }
+
 // Unlock removes the file and gives the lock back.
 func (l *FileLock) Unlock() error {
 	err := os.Remove(l.path)

@@ -1,10 +1,13 @@
 package service
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -339,5 +342,32 @@ func TestAProbeThatHangsEndsWithItsTimeoutAndWithTheLife(t *testing.T) {
 	s.must(stop(&api.Stop{}))
 	for _, pid := range probes() {
 		gone(t, atoi(t, pid))
+	}
+}
+
+// shows: A49
+func TestTwoServicesOfOnePlaceDoNotRunAtOnce(t *testing.T) {
+	s := enter(t, workerOf("sleep 300"))
+	s.must(run(1))
+	first := s.service
+	after := exec.Command(first.Path, first.Args[1:]...)
+	after.Env = first.Env
+	var says said
+	after.Stderr = &says
+	if err := after.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = after.Process.Signal(unix.SIGTERM); _ = after.Wait() })
+	eventually(t, "it waits", func() bool { return strings.Contains(says.String(), fmt.Sprintf("pid=%d", first.Process.Pid)) })
+	if all := s.hub.Registrations(); len(all) != 1 || all[0].PID != first.Process.Pid {
+		t.Errorf("registered are %+v", all)
+	}
+	if err := first.Process.Kill(); err != nil { // nothing of it tells the other
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := s.hub.WaitJoined(ctx, s.id, after.Process.Pid); err != nil {
+		t.Errorf("%v; it says %s", err, says.String())
 	}
 }

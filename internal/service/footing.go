@@ -16,8 +16,9 @@ const lookAtFooting = time.Second
 // footing is what a service has in the runtime directory: somebody may remove it while workers run.
 type footing struct {
 	mu     sync.Mutex
-	socket string // where the controller calls; empty when the service is being closed
-	peers  string // content of the peers file; guarded by writingPeers
+	socket string         // where the controller calls; empty when the service is being closed
+	seat   *proc.FileLock // nil before it is taken
+	peers  string         // content of the peers file; guarded by writingPeers
 }
 
 // followFooting makes again what is removed from the runtime directory, until the service is closed.
@@ -26,6 +27,9 @@ func (s *Service) followFooting() {
 	s.atEnd(func() {
 		s.footing.mu.Lock()
 		s.footing.socket = ""
+		if s.footing.seat != nil {
+			_ = s.footing.seat.Unlock() // the lock ends with us anyway
+		}
 		s.footing.mu.Unlock()
 		close(closed)
 	})
@@ -50,7 +54,7 @@ func (s *Service) followFooting() {
 }
 
 // regain makes again what has been removed from the runtime directory: the directory, the service's
-// socket, the peers file, the notify sockets of workers. What stands is not touched.
+// socket and seat, the peers file, the notify sockets of workers. What stands is not touched.
 func (s *Service) regain() error {
 	s.footing.mu.Lock()
 	defer s.footing.mu.Unlock()
@@ -64,6 +68,13 @@ func (s *Service) regain() error {
 	if proc.Gone(s.footing.socket) {
 		s.log.Warn("files were removed from the runtime directory while the service runs: making them again", "dir", s.dir)
 		errs = append(errs, s.listenAgain())
+	}
+	if s.footing.seat != nil && proc.Gone(s.footing.seat.Path()) {
+		seat, err := s.seat()
+		if err == nil {
+			s.footing.seat = seat
+		}
+		errs = append(errs, err)
 	}
 	if proc.Gone(s.peersFile) {
 		s.writingPeers.Lock()

@@ -152,6 +152,12 @@ func (s *Service) makeLink(l net.Listener) (err error) {
 // nil, with the workers stopped in order. The error wraps rpc.ErrControllerLost when it has been
 // without a controller for too long; the workers have been stopped in order then, too.
 func (s *Service) Run(ctx context.Context) error {
+	if err := s.takeSeat(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // told to stop before it was known
+		}
+		return err
+	}
 	if err := s.link.Register(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // told to stop before it was known

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"log/slog"
+	"os/exec"
+	"testing"
+
+	"vigil/internal/launcher/local"
+	"vigil/internal/proc"
+	"vigil/internal/wire/rpc"
+)
+
+// shows: A49
+func TestWhileAServiceIsBeingStartedNoOtherOfItsPlaceIsAdmitted(t *testing.T) {
+	keeper, err := proc.NewKeeper(proc.Options{Cgroups: proc.NoCgroups})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = keeper.Close() })
+	launcher := local.New(local.Options{Keeper: keeper, JobUID: "tiny-01234567", LogDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { _ = launcher.Close(t.Context()) })
+	sleeper := exec.Command("sleep", "300")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	who, err := proc.Identify(sleeper.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := launcher.Adopt("critic", 0, 1, who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, known := rpc.ServiceID{Role: "critic"}, make(chan struct{})
+	w := &crew{members: map[rpc.ServiceID]*member{}, launching: map[rpc.ServiceID]chan struct{}{id: known}}
+	ask := func(pid int) chan error {
+		said := make(chan error, 1)
+		go func() { said <- w.admit(rpc.Registration{ID: id, PID: pid}) }()
+		return said
+	}
+	started, stranger := ask(who.PID), ask(who.PID+1)
+	w.mu.Lock()
+	w.members[id] = &member{id: id, service: service}
+	delete(w.launching, id)
+	w.mu.Unlock()
+	close(known)
+	if err := <-started; err != nil {
+		t.Errorf("the one that was started is refused: %v", err)
+	}
+	if err := <-stranger; err == nil {
+		t.Error("one that an earlier controller has started is admitted in its place")
+	}
+	if err := <-ask(who.PID + 1); err == nil {
+		t.Error("it is admitted afterwards")
+	}
+}
