@@ -23,6 +23,10 @@ import (
 // leaveGrace is how long a service that holds nothing may take to end.
 const leaveGrace = 10 * time.Second
 
+// silentGrace is how long a service that does not answer, but may run, is given to take in what its workers
+// have written.
+const silentGrace = 2 * time.Second
+
 // crew is the services of all roles: what the engine's moves act on. Moves of one role come one
 // after the other, those of different roles side by side.
 type crew struct {
@@ -127,7 +131,7 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 
 // StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
 // for that. One that does not answer, or cannot prove that nothing is left, is ended itself with
-// everything of it.
+// everything of it; the former is asked to end before it is killed.
 func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
@@ -141,7 +145,7 @@ func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop)
 			here, err = order.Held, w.remove(ctx, m, 0)
 		default:
 			w.takeEvidence(ctx, m, how)
-			err = w.remove(ctx, m, 0)
+			err = w.remove(ctx, m, silentGrace)
 		}
 		mu.Lock()
 		defer mu.Unlock()
