@@ -21,6 +21,7 @@ var levels = [][]string{
 	{"internal/event", "internal/job", "internal/settings", "internal/accelerate"},
 	{"internal/health", "internal/journal", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
 	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/warm", "internal/wire/httpapi"},
+	{"internal/restart/memory"},
 	{"internal/service", "internal/controller"},
 	{"internal/command"},
 	{"cmd/controller", "cmd/service"},

@@ -14,8 +14,8 @@ import (
 	"vigil/internal/wire/rpc"
 )
 
-// adopt takes over the services of an earlier controller that live, and the ports of their workers. What
-// is left of the others is ended. It returns how many services live.
+// adopt takes over the services of an earlier controller that live, the ports of their workers, and what it
+// could not end. What is left of the other services is ended. It returns how many services live.
 func (w *crew) adopt(ctx context.Context) (int, error) {
 	leases, err := journal.Read[leaseRecord](w.ground.journal, journal.Lease)
 	if err != nil {
@@ -32,6 +32,14 @@ func (w *crew) adopt(ctx context.Context) (int, error) {
 	services, err := journal.Read[serviceRecord](w.ground.journal, journal.Service)
 	if err != nil {
 		return 0, err
+	}
+	owed, err := w.ground.obligations()
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range owed {
+		w.log.Warn("an earlier controller could not end all of a service; it is tried again", "left", o.String())
+		w.launcher.Owe(o)
 	}
 	living := 0
 	for _, s := range services {

@@ -14,6 +14,7 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/journal"
 	"vigil/internal/restart/engine"
+	"vigil/internal/restart/memory"
 	"vigil/internal/role"
 )
 
@@ -87,7 +88,7 @@ func (c *Controller) recall() error {
 		return nil
 	}
 	var err error
-	if c.remembered, err = remembered(c.ground.journal); err != nil {
+	if c.remembered, err = memory.Read(c.ground.journal); err != nil {
 		return err
 	}
 	before, err := journal.Read[job.Role](c.ground.journal, journal.Policy)
@@ -135,7 +136,7 @@ func (c *Controller) alive() (map[role.Name]bool, error) {
 	}
 	out := map[role.Name]bool{}
 	for _, s := range services {
-		out[s.Role] = out[s.Role] || s.who().Alive()
+		out[s.Role] = out[s.Role] || !c.ground.rebooted && s.who().Alive()
 	}
 	return out, nil
 }

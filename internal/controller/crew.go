@@ -65,13 +65,16 @@ func newCrew(c *Controller) *crew {
 	w := &crew{
 		Controller: c, changed: make(chan struct{}, 1),
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
-			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log}),
+			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log, Record: c.ground.record}),
 		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
 		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, stale: map[role.Name]bool{},
 	}
 	for _, n := range c.stale {
 		w.stale[n] = true
+	}
+	for _, o := range c.ground.owed {
+		w.launcher.Owe(o)
 	}
 	return w
 }
@@ -173,9 +176,7 @@ func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error
 		delete(w.told, m.id)
 	}
 	w.mu.Unlock()
-	if err == nil { // else it is an obligation, also of the next controller
-		w.forgetService(m.id)
-	}
+	w.forgetService(m.id) // what is left of it is an obligation
 	if err != nil {
 		held := &roleapi.HeldError{Role: m.id.Role}
 		for _, l := range report.Left {

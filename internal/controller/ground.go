@@ -21,6 +21,7 @@ import (
 
 	"vigil/internal/devices"
 	"vigil/internal/journal"
+	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
 	"vigil/internal/proc"
 	"vigil/internal/wire/httpapi"
@@ -33,12 +34,15 @@ type ground struct {
 	boot    string
 	epoch   uint64 // of this controller among those of the run
 	resumed bool   // the run was begun by an earlier controller
-	journal *journal.Journal
-	kept    groundRecord // of the run
-	secret  string       // the job's, for services
-	token   string       // of the HTTP interface; may be empty
-	state   string       // folder of the run
-	logs    string
+	// rebooted: no process that the journal knows lives, and its pids may be strangers'.
+	rebooted bool
+	owed     []local.Obligation // of the last run, where this is another
+	journal  *journal.Journal
+	kept     groundRecord // of the run
+	secret   string       // the job's, for services
+	token    string       // of the HTTP interface; may be empty
+	state    string       // folder of the run
+	logs     string
 	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.
 	incidents string
 	runtime   proc.Dir
@@ -121,6 +125,11 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
 	g.close = g.journal.Close
+	last, known, err := g.journal.LastRun()
+	if err != nil {
+		return err
+	}
+	g.rebooted = known && last.BootID != g.boot
 	run, open, err := g.journal.OpenRun()
 	switch {
 	case err != nil:
@@ -162,6 +171,9 @@ func (g *ground) beginRun(o *Options) error {
 			return err
 		}
 		g.epoch = epoch
+		if err := g.forgetProcesses(); err != nil {
+			return err
+		}
 	}
 	if err := g.journal.UpdateRun(func(r *journal.Run) { r.BootID, r.JobDigest = g.boot, digest(o.Job) }); err != nil {
 		return err
@@ -170,6 +182,26 @@ func (g *ground) beginRun(o *Options) error {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTime)
 	defer cancel()
 	return g.journal.Write(append(roleEntries(o.Job), journal.Put(journal.Ground, groundKey, g.kept))...).Wait(ctx)
+}
+
+// forgetProcesses drops what is recorded of processes that a boot has ended, not later than the boot is
+// recorded.
+func (g *ground) forgetProcesses() error {
+	if !g.rebooted {
+		return nil
+	}
+	services, err := journal.Read[serviceRecord](g.journal, journal.Service)
+	if err != nil {
+		return err
+	}
+	for key := range services {
+		g.journal.Write(journal.Delete(journal.Service, key))
+	}
+	owed, err := journal.Read[obligationRecord](g.journal, journal.Obligation)
+	for key := range owed {
+		g.journal.Write(journal.Delete(journal.Obligation, key))
+	}
+	return err
 }
 
 // interrupted is the exit code of a controller that was stopped by Ctrl-C.

@@ -15,7 +15,7 @@ import (
 // known by its services' pids with their start times, its cgroup leaves and its mark.
 func (g *ground) endLastRun(ctx context.Context, log *slog.Logger) error {
 	last, known, err := g.journal.LastRun()
-	if err != nil || !known || last.UID == g.uid {
+	if err != nil || !known || last.UID == g.uid || g.rebooted {
 		return err
 	}
 	services, err := journal.Read[serviceRecord](g.journal, journal.Service)
@@ -23,6 +23,13 @@ func (g *ground) endLastRun(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	l := local.New(local.Options{Keeper: g.keeper, JobUID: last.UID, RuntimeDir: g.runtime, LogDir: filepath.Join(filepath.Dir(g.state), last.UID, "logs"), Log: log})
+	owed, err := g.obligations()
+	if err != nil {
+		return err
+	}
+	for _, o := range owed {
+		l.Owe(o)
+	}
 	for _, s := range services {
 		if _, err := l.Adopt(s.Role, s.Index, s.Incarnation, s.who()); err == nil {
 			log.Warn("a service of the last run still lives and is ended", "run", last.UID, "service", fmt.Sprintf("%s/%d", s.Role, s.Index), "pid", s.PID)
@@ -34,5 +41,6 @@ func (g *ground) endLastRun(ctx context.Context, log *slog.Logger) error {
 	if err := l.Close(ctx); err != nil { // it blocks what needs it, a device or a port, and not the job
 		log.Error("something of the last run is still there", "run", last.UID, "error", err)
 	}
+	g.owed = l.Obligations()
 	return nil
 }

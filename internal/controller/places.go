@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 
 	"vigil/internal/job"
@@ -14,32 +15,88 @@ type places struct {
 	mu       sync.Mutex
 	table    *placement.Table
 	requests map[role.Name]placement.Request
+	anew     map[role.Name]bool    // roles whose workers were placed by an earlier request, as long as they live
+	record   func(placement.Table) // keeps the table for the next controller; called in order
 }
 
-func newPlaces(nodes []placement.Node) *places {
-	return &places{table: placement.New(nodes...), requests: map[role.Name]placement.Request{}}
+func newPlaces(nodes []placement.Node, j *job.Job) *places {
+	p := &places{table: placement.New(nodes...), requests: map[role.Name]placement.Request{}, anew: map[role.Name]bool{}, record: func(placement.Table) {}}
+	for i := range j.Roles {
+		r := placement.ForRole(j.Roles[i])
+		p.requests[r.Role] = r
+	}
+	return p
 }
 
 // reserve places all roles of a job or none.
 func (p *places) reserve(j *job.Job) error {
-	var all []placement.Request
-	for i := range j.Roles {
-		r := placement.ForRole(j.Roles[i])
-		p.requests[r.Role] = r
-		all = append(all, r)
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.table.Reserve(all...); err != nil {
+	if err := p.table.Reserve(p.asked(j.Names())...); err != nil {
 		return fmt.Errorf("place the job: %w", err)
 	}
 	return nil
+}
+
+func (p *places) asked(names []role.Name) []placement.Request {
+	var all []placement.Request
+	for _, n := range names {
+		all = append(all, p.requests[n])
+	}
+	return all
+}
+
+// resume leaves roles that live where an earlier controller has placed them, and places the others beside them.
+// A role that asks for something else than it was given gets that when it is placed again. It is an error if the
+// machine cannot hold the job.
+func (p *places) resume(j *job.Job, was *placement.Table, lives map[role.Name]bool) error {
+	if err := p.reserve(j); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was.SetNodes(p.table.Nodes...)
+	var others []role.Name
+	kept := map[role.Name]bool{}
+	for _, n := range j.Names() {
+		if at, ok := was.Group(n); ok && lives[n] && at.State == placement.Reserved {
+			kept[n] = true
+			p.anew[n] = !reflect.DeepEqual(was.Request(n), p.requests[n])
+		} else {
+			others = append(others, n)
+		}
+	}
+	for _, g := range was.Groups() {
+		for _, n := range g.Roles {
+			if !kept[n] {
+				was.Release(n)
+			}
+		}
+	}
+	p.table = was
+	if err := was.Reserve(p.asked(others)...); err != nil { // it waits for what a living role gives back
+		return nil //nolint:nilerr // who is placed next is told
+	}
+	return nil
+}
+
+// keep has every change of the table recorded, beginning with what it is now.
+func (p *places) keep(record func(placement.Table)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.record = record
+	record(*p.table)
 }
 
 // Place keeps the role's group if it is well, rebuilds what is lost of it, or reserves it anew.
 func (p *places) Place(name role.Name) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer func() { p.record(*p.table) }()
+	if p.anew[name] {
+		p.table.Release(name)
+		delete(p.anew, name)
+	}
 	if at, ok := p.table.Group(name); ok && at.State != placement.Released {
 		_, err := p.table.Rebuild(name)
 		return err
@@ -52,6 +109,7 @@ func (p *places) Release(name role.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.table.Release(name)
+	p.record(*p.table)
 }
 
 // groups returns every group as it stands.

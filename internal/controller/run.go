@@ -16,8 +16,10 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/journal"
 	"vigil/internal/metrics"
+	"vigil/internal/placement"
 	"vigil/internal/restart"
 	"vigil/internal/restart/engine"
+	"vigil/internal/restart/memory"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 	"vigil/internal/wire/rpc"
@@ -80,8 +82,10 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 		return nil, errors.Join(&UsageError{err}, c.endings.run(log))
 	}
 	c.compose()
-	if err := c.restore(c.remembered); err != nil {
-		return nil, errors.Join(err, c.Close())
+	if c.remembered != nil {
+		if err := memory.RestoreHealth(c.ground.journal, o.Job, c.store, c.remembered); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
 	}
 	return c, nil
 }
@@ -94,14 +98,34 @@ func (c *Controller) lay(ctx context.Context) error {
 	}
 	c.ground, c.uid = g, g.uid
 	g.close = c.closeRun
-	c.places = newPlaces(g.nodes)
-	if err := c.places.reserve(c.opts.Job); err != nil {
-		return err
-	}
 	if err := c.recall(); err != nil {
 		return err
 	}
-	return g.beginRun(&c.opts)
+	if err := c.place(); err != nil {
+		return err
+	}
+	if err := g.beginRun(&c.opts); err != nil {
+		return err
+	}
+	c.places.keep(func(t placement.Table) { g.journal.Write(journal.Put(journal.Placement, placementKey, t)) })
+	return nil
+}
+
+// place gives every role its place, where it has none.
+func (c *Controller) place() error {
+	c.places = newPlaces(c.ground.nodes, c.opts.Job)
+	was, known, err := journal.ReadOne[placement.Table](c.ground.journal, journal.Placement, placementKey)
+	if err != nil {
+		return err
+	}
+	if !c.ground.resumed || !known {
+		return c.places.reserve(c.opts.Job)
+	}
+	alive, err := c.alive()
+	if err != nil {
+		return err
+	}
+	return c.places.resume(c.opts.Job, &was, alive)
 }
 
 // compose puts the parts together. Nothing here can fail.
@@ -124,7 +148,8 @@ func (c *Controller) compose() {
 	c.kept.record = func(i httpapi.Incident) {
 		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
-	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, c.keepHealth}
+	keepHealth := func(e event.Event) { memory.KeepHealth(c.ground.journal, j, c.store, e) }
+	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, keepHealth}
 	if c.hooks = newWorkerHooks(c); c.hooks != nil {
 		observers = append(observers, c.hooks.Observe)
 	}
@@ -143,7 +168,7 @@ func (c *Controller) compose() {
 	c.engine = engine.New(engine.Options{
 		Job: j, Policy: restart.PolicyOf(j, onOff, o.MaxGlobalRestart, o.NoProgressLives),
 		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
-		Memory: memory{c.ground.journal}, Remembered: c.remembered,
+		Memory: memory.On(c.ground.journal), Remembered: c.remembered,
 	})
 	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
 }

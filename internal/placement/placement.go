@@ -186,6 +186,14 @@ func (t *Table) Group(name role.Name) (Status, bool) {
 	return t.status(g), true
 }
 
+// Request returns what a role has asked for; nothing, when it has not.
+func (t *Table) Request(name role.Name) Request {
+	if g := t.groupOf(name); g != nil {
+		return *g.request(name)
+	}
+	return Request{}
+}
+
 func (t *Table) status(g *Group) Status {
 	s := Status{Name: g.Name, Roles: []role.Name{}, State: g.State, Why: g.Why, Needed: len(g.bundles())}
 	for _, r := range g.Requests {

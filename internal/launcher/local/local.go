@@ -36,7 +36,7 @@ type Keeper interface {
 	Remains(proc.Tree) []proc.Holder
 }
 
-// Options are what a launcher needs. All but Log and Retry must be given.
+// Options are what a launcher needs. All but Log, Retry and Record must be given.
 type Options struct {
 	Keeper     Keeper
 	Executable []string // the service program with its first arguments, such as [self, "service"]
@@ -45,6 +45,9 @@ type Options struct {
 	LogDir     string   // logs are LogDir/ROLE/service.INDEX.log
 	Log        *slog.Logger
 	Retry      time.Duration // of obligations; 0: 1 s
+	// Record, if it is given, is told what an obligation is now whenever it changes; with nothing left it is
+	// met. It is called in order and must not call the launcher.
+	Record func(Obligation)
 }
 
 // Launcher starts and ends the services of one job. It may be used from many goroutines; what concerns
@@ -136,6 +139,9 @@ func New(o Options) *Launcher {
 	}
 	if o.Retry == 0 {
 		o.Retry = time.Second
+	}
+	if o.Record == nil {
+		o.Record = func(Obligation) {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Launcher{o: o, slots: map[slotID]*slot{}, stopRetry: cancel}

@@ -218,6 +218,8 @@ func TestObligationIsKeptUntilItIsMet(t *testing.T) {
 
 	k.refusals.Store(3)
 	o.Retry = 10 * time.Millisecond
+	var recorded []int // how many are left
+	o.Record = func(o Obligation) { recorded = append(recorded, len(o.Left)) }
 	l = New(o)
 	l.Owe(owed[0])
 	l.Owe(owed[0])
@@ -227,6 +229,9 @@ func TestObligationIsKeptUntilItIsMet(t *testing.T) {
 		t.Error(err)
 	}
 	mustBeGone(t, p.Ident())
+	if !slices.Equal(recorded, []int{1, 1, 0}) {
+		t.Errorf("what is recorded has %v left, want one twice, and none", recorded)
+	}
 }
 
 func TestServiceThatCannotStartSaysWhichAndWhy(t *testing.T) {

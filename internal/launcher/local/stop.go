@@ -222,9 +222,11 @@ func (l *Launcher) Owe(o Obligation) {
 				l.owed[i].Left = append(slices.Clone(l.owed[i].Left), h)
 			}
 		}
+		l.o.Record(l.owed[i])
 		return
 	}
 	l.owed = append(l.owed, o)
+	l.o.Record(o)
 }
 
 // Obligations returns what could not be ended so far, oldest first.
@@ -275,6 +277,7 @@ func (l *Launcher) met(o Obligation) {
 			l.owed[i].Left = slices.DeleteFunc(slices.Clone(l.owed[i].Left), func(h proc.Holder) bool {
 				return slices.ContainsFunc(o.Left, func(x proc.Holder) bool { return x.Ident == h.Ident })
 			})
+			l.o.Record(l.owed[i])
 		}
 	}
 	l.owed = slices.DeleteFunc(l.owed, func(o Obligation) bool { return len(o.Left) == 0 })

@@ -1,0 +1,61 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"vigil/internal/journal"
+	"vigil/internal/launcher/local"
+	"vigil/internal/proc"
+	"vigil/internal/role"
+)
+
+// obligationRecord is what is still there of a service although everything was done to end it.
+type obligationRecord struct {
+	Role  role.Name    `json:"role"`
+	Index int          `json:"index"`
+	Since time.Time    `json:"since"`
+	Left  []leftRecord `json:"left"`
+}
+
+// leftRecord is one process of it.
+type leftRecord struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in clock ticks since boot
+	Name  string `json:"name"`
+	Why   string `json:"why"`
+}
+
+// record keeps an obligation as it is now, for the next controller.
+func (g *ground) record(o local.Obligation) {
+	key := fmt.Sprintf("%s/%d", o.Role, o.Index)
+	if len(o.Left) == 0 {
+		g.journal.Write(journal.Delete(journal.Obligation, key))
+		return
+	}
+	r := obligationRecord{Role: o.Role, Index: o.Index, Since: o.Since}
+	for _, h := range o.Left {
+		r.Left = append(r.Left, leftRecord{h.PID, h.StartTime, h.Name, h.Why})
+	}
+	g.journal.Write(journal.Put(journal.Obligation, key, r))
+}
+
+// obligations returns what an earlier controller has left to do. A boot has met all of it.
+func (g *ground) obligations() ([]local.Obligation, error) {
+	if g.rebooted {
+		return nil, nil
+	}
+	records, err := journal.Read[obligationRecord](g.journal, journal.Obligation)
+	if err != nil {
+		return nil, err
+	}
+	var owed []local.Obligation
+	for _, r := range records {
+		o := local.Obligation{Role: r.Role, Index: r.Index, Since: r.Since}
+		for _, l := range r.Left {
+			o.Left = append(o.Left, proc.Holder{Ident: proc.Ident{PID: l.PID, StartTime: l.Start}, Name: l.Name, Why: l.Why})
+		}
+		owed = append(owed, o)
+	}
+	return owed, nil
+}

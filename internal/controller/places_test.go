@@ -1,0 +1,96 @@
+package controller
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"vigil/internal/job"
+	"vigil/internal/placement"
+	"vigil/internal/role"
+)
+
+// gpuJob has roles of one worker with so many GPUs.
+func gpuJob(names []role.Name, gpus ...int) *job.Job {
+	j := &job.Job{Name: "places"}
+	for i, n := range names {
+		j.Roles = append(j.Roles, job.Role{Name: n, Workers: 1, Resources: job.Resources{GPUs: gpus[i]}, Placement: job.Placement{Strategy: job.Pack}})
+	}
+	return j
+}
+
+// succeed is the table of a controller that follows one with the table was.
+func succeed(t *testing.T, was *places, nodes []placement.Node, j *job.Job, lives ...role.Name) *places {
+	t.Helper()
+	text, err := json.Marshal(was.table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read placement.Table
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
+	alive := map[role.Name]bool{}
+	for _, n := range lives {
+		alive[n] = true
+	}
+	p := newPlaces(nodes, j)
+	if err := p.resume(j, &read, alive); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestWhoLivesStaysWhereItWasPlaced(t *testing.T) {
+	names := []role.Name{"actor", "critic"}
+	nodes := []placement.Node{{Name: "here", CPUs: 8, Memory: 1 << 30, Devices: []string{"0", "1", "2", "3"}, Well: true}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	devices := func(p *places, name role.Name) []string {
+		t.Helper()
+		at, ok := p.table.Place(name, 0)
+		if !ok {
+			t.Fatalf("%s lies nowhere", name)
+		}
+		return at.Devices
+	}
+	want := func(p *places, actor, critic []string) {
+		t.Helper()
+		if a, c := devices(p, "actor"), devices(p, "critic"); !slices.Equal(a, actor) || !slices.Equal(c, critic) {
+			t.Errorf("actor has %v and critic %v, want %v and %v", a, c, actor, critic)
+		}
+	}
+	first := newPlaces(nodes, gpuJob(names, 1, 1))
+	must(first.reserve(gpuJob(names, 1, 1)))
+	want(first, []string{"0"}, []string{"1"})
+
+	// The actor is to have another device. The critic lives on the one beside its own.
+	larger := gpuJob(names, 2, 1)
+	next := succeed(t, first, nodes, larger, "actor", "critic")
+	want(next, []string{"0"}, []string{"1"})
+	must(next.Place("critic"))
+	must(next.Place("actor"))
+	want(next, []string{"0", "2"}, []string{"1"})
+	must(next.Place("actor"))
+	want(next, []string{"0", "2"}, []string{"1"})
+
+	// A role that has died is placed beside what lives, and what is recorded is what there is.
+	var recorded placement.Table
+	last := succeed(t, next, nodes, larger, "critic")
+	last.keep(func(t placement.Table) { recorded = t })
+	want(last, []string{"0", "2"}, []string{"1"})
+	last.Release("critic")
+	if at, _ := recorded.Group("critic"); at.State != placement.Released {
+		t.Errorf("recorded is %+v", at)
+	}
+
+	// What the machine cannot hold is refused.
+	much := gpuJob(names, 4, 1)
+	if err := newPlaces(nodes, much).resume(much, first.table, map[role.Name]bool{"critic": true}); err == nil {
+		t.Error("five of four devices are given away")
+	}
+}
