@@ -80,8 +80,7 @@ func play(t *testing.T, path string) {
 func tell(t *testing.T, script string) (events, log string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := &world{actors: map[role.Name]*player{}, failing: map[string]int{}, job: &job.Job{Name: "story"},
-		policy: restart.Policy{HealthCheck: true, MaxGlobal: 3, Roles: map[role.Name]restart.RolePolicy{}}}
+	w := newWorld(t)
 	for line := range strings.Lines(script) {
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -98,20 +97,12 @@ func tell(t *testing.T, script string) (events, log string) {
 		w.ended = &o
 		synctest.Wait()
 	} else {
-		w.record(event.Event{At: time.Now(), Kind: event.JobEnded, Rank: role.NoRank, Detail: fmt.Sprintf("exit %d: %s", w.ended.Exit, w.ended.Why)})
+		w.record(w.reign, event.Event{At: time.Now(), Kind: event.JobEnded, Rank: role.NoRank, Detail: fmt.Sprintf("exit %d: %s", w.ended.Exit, w.ended.Why)})
 	}
-	if err := w.checker.Stop(time.Second); err != nil {
-		t.Fatal(err)
+	w.leave(t, cancel)
+	for _, wrong := range w.wrong {
+		t.Error(wrong)
 	}
-	cancel()
-	w.mu.Lock()
-	for _, p := range w.actors {
-		if p.end != nil {
-			p.end()
-		}
-	}
-	w.mu.Unlock()
-	synctest.Wait()
 	return w.lines(), w.log.String()
 }
 
@@ -181,30 +172,51 @@ func (w *world) do(ctx context.Context, words []string) error {
 		w.with(name, func(p *player) { p.mood = "" })
 	case "phase", "end-phase": // of every rank: phase ROLE NAME
 		for r := range w.actors[name].ranks {
-			w.store.Phase(w.life(name, w.actors[name].incarnation, r), words[2], words[0] == "phase", time.Now())
+			w.health().Phase(w.life(name, w.actors[name].incarnation, r), words[2], words[0] == "phase", time.Now())
 		}
+	case "journal": // journal COMMIT: the controller may die from now on
+		d, err := time.ParseDuration(words[1])
+		if err != nil {
+			return err
+		}
+		w.book, err = openBook(w.t, d)
+		return err
+	case "doom": // every life of the role dies, this one too
+		w.with(name, func(p *player) { p.doomed = true })
+		if w.store != nil {
+			w.kill(name, w.actors[name].incarnation, 0)
+		}
+	case "crash":
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.dies()
+	case "crash-in", "crash-after": // crash-in VERB ROLE
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.fatal[words[1]+" "+words[2]] = map[string]fatal{"crash-in": whileItIsMade, "crash-after": onceItIsMade}[words[0]]
+	case "next-controller":
+		return w.succeed(ctx)
 	case "kill":
-		w.with(name, func(p *player) { p.ranks[rank] = false })
-		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: "SIGKILL", Exit: &role.Exit{Signal: "SIGKILL"}})
+		w.kill(name, w.actors[name].incarnation, rank)
 	case "exit": // exit ROLE RANK CODE
 		code, err := strconv.Atoi(words[3])
 		exit := &role.Exit{Code: code}
 		w.with(name, func(p *player) { p.ranks[rank] = false })
-		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: exit.String(), Exit: exit})
+		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: exit.String(), Exit: exit})
 		return err
 	case "finish":
-		w.with(name, func(p *player) { p.ranks[rank] = false })
-		w.store.Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
+		w.with(name, func(p *player) { p.ranks[rank], p.finished[rank] = false, true })
+		w.health().Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
 	case "report", "report-fatal":
-		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Reported, Detail: strings.Join(words[2:], " "), Fatal: words[0] == "report-fatal"})
+		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Reported, Detail: strings.Join(words[2:], " "), Fatal: words[0] == "report-fatal"})
 	case "late-report": // word of the life before
-		w.store.Report(role.Failure{Life: w.life(name, w.actors[name].incarnation-1, 0), Cause: role.Reported, Detail: "late word"})
+		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation-1, 0), Cause: role.Reported, Detail: "late word"})
 	case "late-beat":
 		step := int64(9999)
-		w.store.Beat(w.life(name, w.actors[name].incarnation-1, 0), &step, time.Now())
+		w.health().Beat(w.life(name, w.actors[name].incarnation-1, 0), &step, time.Now())
 	case "kill-service":
-		w.with(name, func(p *player) { p.service = false; p.end() })
-		w.store.Report(role.Failure{Life: role.Life{Job: jobUID, Role: name, Incarnation: w.actors[name].incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable, Detail: "its service died (SIGKILL)"})
+		w.with(name, func(p *player) { p.service, p.holds = false, false; p.end() })
+		w.health().Report(role.Failure{Life: role.Life{Job: jobUID, Role: name, Incarnation: w.actors[name].incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable, Detail: "its service died (SIGKILL)"})
 	case "fail-next": // fail-next VERB ROLE [TIMES]
 		n := 1
 		if len(words) > 3 {
@@ -217,8 +229,10 @@ func (w *world) do(ctx context.Context, words []string) error {
 		d, err := time.ParseDuration(words[3])
 		w.with(role.Name(words[2]), func(p *player) { p.slow[words[1]] = d })
 		return err
+	case "unreadable":
+		w.health().Unreadable(w.life(name, w.actors[name].incarnation, 0))
 	case "checkpoint":
-		w.store.Checkpoint(w.life(name, w.actors[name].incarnation, 0), int64(rank))
+		w.health().Checkpoint(w.life(name, w.actors[name].incarnation, 0), int64(rank))
 	case "resumes-at":
 		w.with(name, func(p *player) { p.startsAt = int64(rank) })
 	case "stop-controller":
@@ -228,12 +242,14 @@ func (w *world) do(ctx context.Context, words []string) error {
 		open()
 		return err
 	case "admit":
-		return w.store.Admit(name, rank)
+		return w.health().Admit(name, rank)
 	case "restart":
+		w.with(name, func(p *player) { p.byHand = false })
 		return w.engine.Restart(name)
 	case "stop-role":
 		return w.engine.StopRole(ctx, name)
 	case "stop-role-meanwhile": // and the story goes on
+		w.with(name, func(p *player) { p.byHand = true })
 		go func() { _ = w.engine.StopRole(ctx, name) }()
 	case "stop-job":
 		code, err := strconv.Atoi(words[1])

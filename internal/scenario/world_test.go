@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"vigil/internal/event"
@@ -17,6 +19,7 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/restart"
 	"vigil/internal/restart/engine"
+	"vigil/internal/restart/memory"
 	"vigil/internal/role"
 )
 
@@ -24,29 +27,82 @@ const jobUID = "story-00000001"
 
 // world is one job played in fake time.
 type world struct {
+	t       *testing.T
 	job     *job.Job
 	policy  restart.Policy
-	store   *health.Store
+	store   *health.Store // of the newest controller
 	checker *health.Checker
 	engine  *engine.Engine
+	end     context.CancelCauseFunc // of that controller
 	began   time.Time
 	outcome chan engine.Outcome
+	gone    chan struct{} // closed when that controller has stopped working
 	ended   *engine.Outcome
+	book    *book // what outlives a controller; nil: nothing does
 
-	mu      sync.Mutex
-	actors  map[role.Name]*player
-	gate    chan struct{} // closed while the controller runs
-	events  []event.Event
-	log     strings.Builder
-	failing map[string]int // "verb role": how many more times it fails
+	mu       sync.Mutex
+	reign    int  // counts controllers that have died
+	deserted bool // the newest controller has died
+	actors   map[role.Name]*player
+	gate     chan struct{} // closed while the controller runs
+	events   []event.Event
+	log      strings.Builder
+	failing  map[string]int   // "verb role": how many more times it fails
+	fatal    map[string]fatal // by "verb role"
+	wrong    []string         // what must never happen, and did
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, actors: map[role.Name]*player{}, failing: map[string]int{}, fatal: map[string]fatal{}, job: &job.Job{Name: "story"},
+		policy: restart.Policy{HealthCheck: true, MaxGlobal: 3, Roles: map[role.Name]restart.RolePolicy{}}}
+}
+
+// leave ends what is left of a story when its engine has.
+func (w *world) leave(t *testing.T, cancel context.CancelFunc) {
+	t.Helper()
+	if err := w.checker.Stop(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if w.book != nil {
+		if err := w.book.journal.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	w.mu.Lock()
+	for _, p := range w.actors {
+		if p.end != nil {
+			p.end()
+		}
+	}
+	w.mu.Unlock()
+	synctest.Wait()
+}
+
+// kill ends one worker as by SIGKILL, if it is of that incarnation.
+func (w *world) kill(name role.Name, incarnation, rank int) {
+	life := w.life(name, incarnation, rank)
+	w.mu.Lock()
+	p, store := w.actors[name], w.store
+	ours := p.incarnation == incarnation
+	if ours {
+		p.ranks[rank] = false
+	}
+	w.mu.Unlock()
+	if ours {
+		store.Report(role.Failure{Life: life, Cause: role.Exited, Detail: "SIGKILL", Exit: &role.Exit{Signal: "SIGKILL"}})
+	}
 }
 
 // player plays the services and workers of one role.
 type player struct {
 	index       int
 	service     bool
+	holds       bool // the service has workers of an incarnation, dead or alive
+	highest     int  // incarnation that ever ran
 	incarnation int
 	ranks       []bool         // which run
+	finished    []bool         // which have ended well
 	attempts    []atomic.Int32 // beyond the first, by rank
 	alone       bool           // its workers need no others
 	hung        map[int]bool
@@ -58,6 +114,8 @@ type player struct {
 	end         context.CancelFunc
 	startsAt    int64 // -1: where it was told; else what its checkpoint says
 	unready     bool
+	byHand      bool // an operator wants it stopped
+	doomed      bool // each of its lives dies after a second
 	brief       bool // its workers end well before the order to run is answered
 }
 
@@ -77,15 +135,34 @@ func (w *world) shut() (open func()) {
 	return func() { close(gate) }
 }
 
-func (w *world) record(e event.Event) {
+// record keeps what a controller says, unless it is dead.
+func (w *world) record(reign int, e event.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if reign != w.reign {
+		return false
+	}
 	w.events = append(w.events, e)
+	return true
+}
+
+// health is what the newest controller knows of who is well.
+func (w *world) health() *health.Store {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.store
+}
+
+// hand is the world in the hand of one controller. What a dead controller begins has no effect.
+type hand struct {
+	*world
+	reign int
+	store *health.Store
 }
 
 // took makes a call of the crew last a time that no other role's has, so that no two things happen
-// at one instant, and fails it if the story says so.
-func (w *world) took(ctx context.Context, verb string, name role.Name) error {
+// at one instant, fails it if the story says so, or kills the controller that makes it.
+func (w hand) took(ctx context.Context, verb string, name role.Name) error {
 	w.mu.Lock()
 	p := w.actors[name]
 	d := 10*time.Millisecond + time.Duration(p.index)*time.Millisecond + p.slow[verb]
@@ -100,13 +177,16 @@ func (w *world) took(ctx context.Context, verb string, name role.Name) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if err := w.survives(key); err != nil {
+		return err
+	}
 	if fails {
 		return errors.New("the story wants it to fail")
 	}
 	return nil
 }
 
-func (w *world) ReadStep(ctx context.Context, name role.Name) (int64, error) {
+func (w hand) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 	if err := w.took(ctx, "read_step", name); err != nil {
 		return 0, err
 	}
@@ -119,7 +199,7 @@ func (w *world) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 	return max(p.step, p.given), nil
 }
 
-func (w *world) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
+func (w hand) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
 	if err := w.took(ctx, "stop_service", name); err != nil {
 		return nil, err
 	}
@@ -138,14 +218,27 @@ func (w *world) StopWorkers(ctx context.Context, name role.Name, how engine.Stop
 	if end != nil {
 		end()
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.holds = false
 	return held, nil
 }
 
-func (w *world) Delete(ctx context.Context, name role.Name, _ engine.DeleteKind) error {
-	return w.took(ctx, "delete_service", name)
+// Delete ends a service that holds something; one that is well is kept.
+func (w hand) Delete(ctx context.Context, name role.Name, _ engine.DeleteKind) error {
+	if err := w.took(ctx, "delete_service", name); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.actors[name]; p.holds {
+		p.service, p.holds = false, false
+		p.end()
+	}
+	return nil
 }
 
-func (w *world) Start(ctx context.Context, name role.Name, _ int) error {
+func (w hand) Start(ctx context.Context, name role.Name, _ int) error {
 	if err := w.took(ctx, "start", name); err != nil {
 		return err
 	}
@@ -156,7 +249,7 @@ func (w *world) Start(ctx context.Context, name role.Name, _ int) error {
 	return nil
 }
 
-func (w *world) WriteStep(ctx context.Context, name role.Name, step int64) error {
+func (w hand) WriteStep(ctx context.Context, name role.Name, step int64) error {
 	if err := w.took(ctx, "write_step", name); err != nil {
 		return err
 	}
@@ -170,7 +263,7 @@ func (w *world) WriteStep(ctx context.Context, name role.Name, step int64) error
 	return nil
 }
 
-func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) error {
+func (w hand) Run(ctx context.Context, name role.Name, inc int, step int64) error {
 	if err := w.took(ctx, "run", name); err != nil {
 		return err
 	}
@@ -180,18 +273,22 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 		w.mu.Unlock()
 		return errors.New("no service")
 	}
-	if p.end != nil {
-		p.end() // whatever a failed stop has left
+	if inc <= p.highest {
+		w.wrong = append(w.wrong, fmt.Sprintf("incarnation %d of %s is begun after %d", inc, name, p.highest))
+	}
+	if p.holds {
+		w.wrong = append(w.wrong, fmt.Sprintf("incarnation %d of %s is begun beside %d", inc, name, p.incarnation))
+		p.end()
 	}
 	life, end := context.WithCancel(context.Background())
-	p.end, p.incarnation, p.hung = end, inc, map[int]bool{}
+	p.end, p.incarnation, p.highest, p.hung, p.holds = end, inc, inc, map[int]bool{}, true
 	p.given, p.step, p.mood = step, step, ""
 	if p.startsAt >= 0 {
 		p.step = p.startsAt
 	}
-	ranks, brief := len(p.ranks), p.brief
+	ranks, brief, doomed := len(p.ranks), p.brief, p.doomed
 	for i := range p.ranks {
-		p.ranks[i] = !brief
+		p.ranks[i], p.finished[i] = !brief, brief
 		p.attempts[i].Store(0)
 	}
 	ready := role.WorkerReady
@@ -210,12 +307,13 @@ func (w *world) Run(ctx context.Context, name role.Name, inc int, step int64) er
 		return w.took(ctx, "answer", name)
 	}
 	go w.train(life, name, inc)
+	if doomed {
+		time.AfterFunc(time.Second, func() { w.kill(name, inc, 0) })
+	}
 	return nil
 }
 
-func (w *world) Lives(context.Context) map[role.Name]map[int]role.Life { return nil }
-
-func (w *world) StopWorker(ctx context.Context, name role.Name, rank int, _ engine.Stop) ([]string, error) {
+func (w hand) StopWorker(ctx context.Context, name role.Name, rank int, _ engine.Stop) ([]string, error) {
 	if err := w.took(ctx, "stop_service", name); err != nil {
 		return nil, err
 	}
@@ -227,7 +325,7 @@ func (w *world) StopWorker(ctx context.Context, name role.Name, rank int, _ engi
 	return nil, nil
 }
 
-func (w *world) RunWorker(ctx context.Context, life role.Life, _ int64) error {
+func (w hand) RunWorker(ctx context.Context, life role.Life, _ int64) error {
 	name := life.Role
 	if err := w.took(ctx, "run", name); err != nil {
 		return err
@@ -236,8 +334,12 @@ func (w *world) RunWorker(ctx context.Context, life role.Life, _ int64) error {
 	p := w.actors[name]
 	p.ranks[life.Rank] = true
 	p.attempts[life.Rank].Store(int32(life.Attempt - 1))
-	life = w.life(name, p.incarnation, life.Rank)
+	inc, doomed := p.incarnation, p.doomed
 	w.mu.Unlock()
+	life = w.life(name, inc, life.Rank)
+	if doomed {
+		time.AfterFunc(time.Second, func() { w.kill(name, inc, life.Rank) })
+	}
 	w.store.Worker(life, 2000+life.Rank, role.WorkerStarting, "")
 	w.store.Worker(life, 2000+life.Rank, role.WorkerReady, "")
 	return nil
@@ -261,10 +363,10 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		if (len(p.hung) == 0 || p.alone) && mood == "" { // a rank that hangs holds up its peers
 			p.step++
 		}
-		step := p.step
+		step, store := p.step, w.store
 		var says []int
 		for r, runs := range p.ranks {
-			if runs && (len(p.hung) == 0 || p.alone && !p.hung[r]) {
+			if runs && !w.deserted && (len(p.hung) == 0 || p.alone && !p.hung[r]) {
 				says = append(says, r)
 			}
 		}
@@ -272,34 +374,37 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		for _, r := range says {
 			switch mood {
 			case "":
-				w.store.Beat(w.life(name, inc, r), &step, time.Now())
+				store.Beat(w.life(name, inc, r), &step, time.Now())
 			case "stalled": // it says that it lives, and gets nowhere
-				w.store.Beat(w.life(name, inc, r), nil, time.Now())
+				store.Beat(w.life(name, inc, r), nil, time.Now())
 			case "quiet": // its service has looked, and it does not wait for a CPU
-				w.store.Starved(w.life(name, inc, r), 0)
+				store.Starved(w.life(name, inc, r), 0)
 			case "starved": // its service says so
-				w.store.Starved(w.life(name, inc, r), every)
+				store.Starved(w.life(name, inc, r), every)
 			}
 		}
 	}
 }
 
-func (w *world) Place(name role.Name) error {
+func (w hand) Place(name role.Name) error {
 	return w.took(context.Background(), "place", name)
 }
-func (w *world) Release(role.Name) {}
+func (w hand) Release(role.Name) {}
 
 func (w *world) life(name role.Name, inc, rank int) role.Life {
 	return role.Life{Job: jobUID, Role: name, Incarnation: inc, Rank: rank, Attempt: 1 + int(w.actors[name].attempts[rank].Load())}
 }
 
 // sweeper lets the story stop the controller.
-type sweeper struct{ w *world }
+type sweeper struct {
+	w     *world
+	store *health.Store
+}
 
-func (s sweeper) Wake() <-chan struct{} { return s.w.store.Wake() }
+func (s sweeper) Wake() <-chan struct{} { return s.store.Wake() }
 func (s sweeper) Sweep(now time.Time) health.Findings {
 	<-s.w.open()
-	return s.w.store.Sweep(time.Now())
+	return s.store.Sweep(time.Now())
 }
 
 // ears adapts the store to what the engine asks of health.
@@ -311,40 +416,85 @@ func (e ears) Report(f role.Failure) { e.Store.Report(f) }
 func (w *world) start(ctx context.Context) {
 	w.began = time.Now()
 	w.shut()()
+	for i := range w.job.Roles {
+		r, p := &w.job.Roles[i], w.actors[w.job.Roles[i].Name]
+		p.ranks, p.finished = make([]bool, r.Workers), make([]bool, r.Workers)
+		p.attempts = make([]atomic.Int32, r.Workers)
+		p.alone = r.Restart.Unit == job.UnitWorker
+	}
+	if err := w.begin(ctx, nil); err != nil {
+		panic(err)
+	}
+}
+
+// begin begins a controller, with what an earlier one has kept.
+func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error {
 	var specs []health.Spec
 	for i := range w.job.Roles {
 		r := &w.job.Roles[i]
 		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed, Rejoin: r.Restart.Rejoin,
 			Limits: health.Limits{Start: r.Limits.Start, Heartbeat: r.Limits.Heartbeat, Floor: r.Limits.Floor, Expect: r.Progress.Expect, Phases: r.Limits.Phases}})
-		w.actors[r.Name].ranks = make([]bool, r.Workers)
-		w.actors[r.Name].attempts = make([]atomic.Int32, r.Workers)
-		w.actors[r.Name].alone = r.Restart.Unit == job.UnitWorker
 	}
-	w.store = health.NewStore(jobUID, time.Second, w.record, specs...)
-	log := slog.New(slog.NewTextHandler(&lockedWriter{w: w}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	w.mu.Lock()
+	me := recorder{w, w.reign}
+	w.mu.Unlock()
+	store := health.NewStore(jobUID, time.Second, me.Record, specs...)
+	o := engine.Options{Job: w.job, Policy: w.policy, Health: ears{store}, Recorder: me, Remembered: remembered, StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0.5 }}
+	if w.book != nil {
+		o.Memory = w.book.memory()
+	}
+	if remembered != nil {
+		if err := memory.RestoreHealth(w.book.journal, w.job, store, remembered); err != nil {
+			return err
+		}
+	}
+	o.Log = slog.New(slog.NewTextHandler(&lockedWriter{me}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "took" {
 			return slog.Attr{}
 		}
 		return a
 	}}))
-	w.engine = engine.New(engine.Options{Job: w.job, Policy: w.policy, Crew: w, Places: w, Health: ears{w.store}, Recorder: recorder{w}, Log: log, StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0.5 }})
-	w.checker = health.NewChecker(sweeper{w}, time.Second, log)
-	if err := w.checker.Start(func(f health.Findings) error { w.engine.Found(f.Failures, f.Finished); return nil }); err != nil {
-		panic(err)
+	it := hand{w, me.reign, store}
+	o.Crew, o.Places = it, it
+	begun := engine.New(o)
+	checker := health.NewChecker(sweeper{w, store}, time.Second, o.Log)
+	ctx, end := context.WithCancelCause(ctx)
+	outcome, gone := make(chan engine.Outcome, 1), make(chan struct{})
+	w.mu.Lock()
+	w.store, w.engine, w.checker, w.end, w.outcome, w.gone, w.deserted = store, begun, checker, end, outcome, gone, false
+	w.mu.Unlock()
+	if err := checker.Start(func(f health.Findings) error { begun.Found(f.Failures, f.Finished); return nil }); err != nil {
+		return err
 	}
-	w.outcome = make(chan engine.Outcome, 1)
-	go func() { w.outcome <- w.engine.Run(ctx) }()
+	go func() {
+		defer close(gone)
+		if out := begun.Run(ctx); !it.isDead() {
+			outcome <- out
+		}
+	}()
+	return nil
 }
 
-type recorder struct{ w *world }
+// recorder takes in what one controller records.
+type recorder struct {
+	w     *world
+	reign int
+}
 
-func (r recorder) Record(e event.Event) { r.w.record(e) }
+func (r recorder) Record(e event.Event) {
+	if r.w.record(r.reign, e) && r.w.book != nil {
+		memory.KeepHealth(r.w.book.journal, r.w.job, r.w.health(), e)
+	}
+}
 
-type lockedWriter struct{ w *world }
+type lockedWriter struct{ recorder }
 
 func (l *lockedWriter) Write(b []byte) (int, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
+	if l.reign != l.w.reign {
+		return len(b), nil
+	}
 	return l.w.log.Write(b)
 }
 

@@ -1,0 +1,197 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"vigil/internal/event"
+	"vigil/internal/restart"
+	"vigil/internal/role"
+)
+
+// cast is who plays in a random story: each way of being repaired, and one role that needs another.
+const cast = `job data actor critic:2 engines:3 advantages
+role actor depends_on=data
+role advantages also=critic
+role engines unit=worker
+`
+
+var (
+	castNames = []string{"data", "actor", "critic", "engines", "advantages"}
+	castRanks = map[string]int{"data": 1, "actor": 1, "critic": 2, "engines": 3, "advantages": 1}
+	castVerbs = []string{"read_step", "stop_service", "delete_service", "place", "start", "write_step", "run"}
+)
+
+// anyStory draws the lines of a story.
+func anyStory() *rapid.Generator[string] {
+	who := rapid.SampledFrom(castNames)
+	verb := rapid.SampledFrom(castVerbs)
+	worker := rapid.Custom(func(t *rapid.T) string {
+		n := who.Draw(t, "role")
+		return fmt.Sprintf("%s %d", n, rapid.IntRange(0, castRanks[n]-1).Draw(t, "rank"))
+	})
+	call := rapid.Custom(func(t *rapid.T) string { return verb.Draw(t, "verb") + " " + who.Draw(t, "role") })
+	line := rapid.OneOf(
+		rapid.Map(rapid.IntRange(0, 200), func(ms int) string { return fmt.Sprintf("wait %dms", ms) }),
+		rapid.Map(rapid.IntRange(1, 200), func(s int) string { return fmt.Sprintf("wait %ds", s) }),
+		rapid.Map(worker, func(w string) string { return "kill " + w }),
+		rapid.Map(worker, func(w string) string { return "kill " + w }),
+		rapid.Map(worker, func(w string) string { return "hang " + w }),
+		rapid.Map(who, func(n string) string { return "report " + n + " no data" }),
+		rapid.Map(who, func(n string) string { return "kill-service " + n }),
+		rapid.Map(call, func(c string) string { return "fail-next " + c }),
+		rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprintf("slow %s %dms", call.Draw(t, "call"), rapid.IntRange(1, 15_000).Draw(t, "by"))
+		}),
+		rapid.Map(who, func(n string) string { return "restart " + n }),
+		rapid.Map(who, func(n string) string { return "stop-role-meanwhile " + n }),
+		rapid.Just("crash"),
+		rapid.Map(call, func(c string) string { return "crash-in " + c }),
+		rapid.Map(call, func(c string) string { return "crash-after " + c }),
+		rapid.Just("next-controller"),
+		rapid.Just("next-controller"),
+		rapid.Map(who, func(n string) string { return "doom " + n }),
+	)
+	return rapid.Custom(func(t *rapid.T) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "journal %dms\n", rapid.SampledFrom([]int{0, 2, 2000}).Draw(t, "commit"))
+		fmt.Fprintf(&b, "policy max_global=%d\n%s", rapid.IntRange(0, 4).Draw(t, "max_global"), cast)
+		for _, n := range castNames {
+			fmt.Fprintf(&b, "role %s escalate_at=%d\n", n, rapid.IntRange(1, 4).Draw(t, "escalate_at"))
+		}
+		for _, l := range rapid.SliceOfN(line, 1, 60).Draw(t, "lines") {
+			b.WriteString(l + "\n")
+		}
+		return b.String()
+	})
+}
+
+// Whatever fails, and whenever controllers die, on the real policy, ledger, plans and journal.
+// shows: A44 A46 A48 A49
+func TestWhateverFailsAndWheneverControllersDieTheJobIsRepairedOrEnds(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		story := anyStory().Draw(rt, "story")
+		var wrong []string
+		synctest.Test(t, func(t *testing.T) { wrong = survive(t, story) })
+		if len(wrong) > 0 {
+			rt.Fatalf("%s", strings.Join(wrong, "\n"))
+		}
+	})
+}
+
+// survive plays a story, lets everything come to rest, and returns what must not be.
+func survive(t *testing.T, story string) []string {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := newWorld(t)
+	for line := range strings.Lines(story) {
+		words := strings.Fields(line)
+		if w.ended != nil {
+			break
+		}
+		if !w.possible(words) {
+			continue
+		}
+		if err := w.do(ctx, words); err != nil {
+			t.Fatalf("%q: %v", strings.TrimSpace(line), err)
+		}
+		synctest.Wait()
+	}
+	w.mu.Lock()
+	clear(w.failing)
+	clear(w.fatal)
+	for _, p := range w.actors {
+		clear(p.slow)
+	}
+	deserted := w.deserted
+	w.mu.Unlock()
+	if deserted {
+		if err := w.succeed(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.ended == nil {
+		if err := w.wait(ctx, 20*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Wait()
+	w.judge()
+	if w.ended == nil {
+		w.engine.StopJob("the story is over", 0)
+		<-w.outcome
+	}
+	w.leave(t, cancel)
+	return w.wrong
+}
+
+// possible says whether a line makes sense now: nobody can ask a controller that is dead.
+func (w *world) possible(words []string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch words[0] {
+	case "next-controller":
+		return w.deserted
+	case "crash", "crash-in", "crash-after", "restart", "stop-role-meanwhile":
+		return w.store != nil && !w.deserted
+	case "kill", "hang", "report", "kill-service":
+		p := w.actors[role.Name(words[1])]
+		return w.store != nil && p.service && p.holds
+	}
+	return true
+}
+
+// judge adds to what is wrong how the job has come to rest.
+func (w *world) judge() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	say := func(format string, args ...any) { w.wrong = append(w.wrong, fmt.Sprintf(format, args...)) }
+	asked, decided, made := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, e := range w.events {
+		switch {
+		case e.Kind == event.Failure && e.Cause == role.Operator:
+			asked[e.Incident] = true
+		case e.Kind == event.PlanBegan && e.Action == role.Global && !asked[e.Incident]:
+			decided[e.Incident] = true // which is nothing before it is recorded
+		case e.Kind == event.Moved && decided[e.Incident] && e.Verb == string(restart.DeleteService):
+			made[e.Incident] = true
+		}
+	}
+	if spent := w.engine.Ledger().Global; spent > w.policy.MaxGlobal || len(made) > w.policy.MaxGlobal {
+		say("%d global restarts are charged and %d were made, %d are allowed", spent, len(made), w.policy.MaxGlobal)
+	}
+	for _, n := range w.job.Names() {
+		p, at := w.actors[n], w.engine.Status(n)
+		running := 0
+		for _, runs := range p.ranks {
+			if runs && p.holds {
+				running++
+			}
+		}
+		switch {
+		case w.ended != nil:
+			if running > 0 {
+				say("the job has ended (%s), and %d workers of %s run", w.ended.Why, running, n)
+			}
+		case at.State == role.Stopped && p.byHand:
+			if running > 0 {
+				say("%s is stopped, and %d workers of it run", n, running)
+			}
+		case p.doomed:
+			say("every life of %s fails, and the job has not ended", n)
+		case at.State != role.Running || running < len(p.ranks) || at.Incarnation != p.incarnation:
+			say("%s is %s (%s) in incarnation %d; %d of %d workers run in incarnation %d", n, at.State, at.Why, at.Incarnation, running, len(p.ranks), p.incarnation)
+		}
+	}
+	if w.ended != nil && (w.ended.Exit != restart.ExitFailed || w.ended.Why == "") {
+		say("the job has ended with %d: %q", w.ended.Exit, w.ended.Why)
+	}
+	slices.Sort(w.wrong)
+}
