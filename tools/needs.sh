@@ -12,6 +12,7 @@ need pip3 "python3-pip python3-venv python3-setuptools python3-wheel"
 need prometheus prometheus
 need curl curl
 need ps procps
+need mkfs.ext4 e2fsprogs
 
 # A real training is run with PyTorch: that of the machine if it has one, else Debian's.
 for python in "${TORCH_PYTHON:-python3}" python3 /usr/bin/python3; do

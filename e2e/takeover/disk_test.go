@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -172,6 +175,105 @@ func TestAFullDiskStopsNeitherRepairsNorTakeovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.interrupt(func() {})
+	j.livedOnce()
+}
+
+// ownDisk puts the state directory on a file system of its own, which becomes read-only at its first error. It
+// returns the folder, and what triggers an error.
+func (j *job) ownDisk() (state, trigger string) {
+	j.t.Helper()
+	image := filepath.Join(j.dir, "disk")
+	state = filepath.Join(j.dir, "state")
+	err := errors.Join(os.Mkdir(state, 0o700), os.WriteFile(image, nil, 0o600), os.Truncate(image, 64<<20))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	for _, words := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop,errors=remount-ro", image, state}} {
+		if said, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			j.t.Skipf("SKIPPED: a file system of its own cannot be had here: %v: %v: %s", words, err, said)
+		}
+	}
+	j.t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	device := regexp.MustCompile(`(?m)^/dev/(loop\d+) ` + regexp.QuoteMeta(state) + ` ext4 `).FindSubmatch(mounts)
+	if device == nil {
+		j.t.Fatalf("no loop device is mounted on %s", state)
+	}
+	return state, filepath.Join("/sys/fs/ext4", string(device[1]), "trigger_fs_error")
+}
+
+// freeze has every write to the file system of a folder wait, until thaw.
+func freeze(t *testing.T, folder string) (thaw func()) {
+	t.Helper()
+	const fifreeze, fithaw = 0xc0045877, 0xc0045878 // linux/fs.h
+	f, err := os.Open(folder)
+	if err == nil {
+		err = unix.IoctlSetInt(int(f.Fd()), fifreeze, 0)
+	}
+	if err != nil {
+		t.Fatalf("freeze %s: %v", folder, err)
+	}
+	thaw = sync.OnceFunc(func() {
+		if err := errors.Join(unix.IoctlSetInt(int(f.Fd()), fithaw, 0), f.Close()); err != nil {
+			t.Errorf("thaw %s: %v", folder, err)
+		}
+	})
+	t.Cleanup(thaw)
+	return thaw
+}
+
+// A disk that answers no write and no fsync holds up what must be recorded first, and nothing else.
+// shows: A49
+func TestADiskThatStallsHoldsUpDecisionsOnly(t *testing.T) {
+	t.Parallel()
+	j := prepare(t, false, smallJob)
+	state, _ := j.ownDisk()
+	was := begun(j)
+	thaw := freeze(t, state)
+	j.dead("critic/0", was)
+	j.eventually("the operator is told, and the repair waits", func() error {
+		now, err := j.look()
+		switch {
+		case err != nil:
+			return err
+		case !regexp.MustCompile(`the disk has not answered for [2-9]`).MatchString(now.job.Why):
+			return fmt.Errorf("the job says %q", now.job.Why)
+		case now.roles["critic"].State != role.Repairing || now.roles["critic"].Workers[0].PID != 0:
+			return fmt.Errorf("the critic is %+v", now.roles["critic"])
+		}
+		return nil
+	})
+	j.goOn("actor", "engine")
+	thaw()
+	now := j.well("the critic is repaired once the disk answers")
+	if got := now.spent(); got != (spent{critic: 1}) {
+		t.Errorf("%+v is spent, want one restart of the critic", got)
+	}
+	for _, name := range []string{"actor/0", "actor/1", "engine/0", "engine/1"} {
+		if now.pid(name) != was.pid(name) {
+			t.Errorf("%s was well and was restarted", name)
+		}
+	}
+	j.interrupt(func() {})
+	j.livedOnce()
+}
+
+// shows: A49
+func TestADiskThatTurnsReadOnlyIsToldAndTheJobGoesOn(t *testing.T) {
+	t.Parallel()
+	j := prepare(t, false, smallJob)
+	_, trigger := j.ownDisk()
+	was := begun(j)
+	if err := os.WriteFile(trigger, []byte("a test\n"), 0); err != nil {
+		t.Skipf("SKIPPED: this kernel makes no errors for tests: %v", err)
+	}
+	j.dead("critic/0", was)
+	j.waitsForTheJournal()
+	j.goOn("actor", "engine")
+	j.interrupt(func() {}) // Ctrl-C ends it, whatever the disk says
 	j.livedOnce()
 }
 
