@@ -38,7 +38,7 @@ func (b *bench) picture() []byte {
 				begun = true
 			}
 			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", plotLeft-8, y+12, r.name)
-			at, said := float64(plotLeft), "never came back"
+			at, said := float64(plotLeft), fmt.Sprintf("not within %s", faults[fault].limit)
 			if len(took) > 0 {
 				w := width(took.At(0.5))
 				fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n", plotLeft, y, w, barHeight, barColours[r.name])
