@@ -158,7 +158,7 @@ func (d Dir) Sweep() ([]string, error) {
 		if item.Type().IsRegular() && strings.HasSuffix(path, seatSuffix) {
 			errs = append(errs, sweepSeat(path))
 		}
-		if item.Type()&fs.ModeSocket == 0 || strings.HasPrefix(item.Name(), unborn) && !older(item, time.Minute) {
+		if item.Type()&fs.ModeSocket == 0 || isBeingMade(item.Name()) {
 			return nil
 		}
 		gone, err := RemoveStale(path)
@@ -190,7 +190,7 @@ func sweepSeat(path string) error {
 	if err != nil {
 		return nil //nolint:nilerr // it has not been written yet
 	}
-	if who, err := Identify(pid); err == nil && who.Alive() {
+	if isAlive(pid) {
 		return nil
 	}
 	seat, err := Lock(path)
@@ -208,9 +208,20 @@ const (
 	seatSuffix   = ".seat"
 )
 
-func older(item fs.DirEntry, age time.Duration) bool {
-	st, err := item.Info()
-	return err == nil && time.Since(st.ModTime()) > age
+// isBeingMade says whether a name is of a socket whose maker lives and has not come to listening.
+func isBeingMade(name string) bool {
+	maker, ok := strings.CutPrefix(name, unborn)
+	if !ok {
+		return false
+	}
+	maker, _, _ = strings.Cut(maker, "-")
+	pid, err := strconv.Atoi(maker)
+	return err == nil && isAlive(pid)
+}
+
+func isAlive(pid int) bool {
+	who, err := Identify(pid)
+	return err == nil && who.Alive()
 }
 
 // RemoveStale removes the Unix socket at path if it is ours and nobody listens on it, and says whether

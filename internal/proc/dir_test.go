@@ -3,6 +3,7 @@ package proc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -150,7 +151,8 @@ func TestDirSweepRemovesSocketsOnWhichNobodyListens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for name, kind := range map[string]int{"dead.sock": unix.SOCK_STREAM, "dead-notify.sock": unix.SOCK_DGRAM, ".new-1234": unix.SOCK_STREAM} {
+	ours, dead := fmt.Sprintf(".new-%d-12345678", os.Getpid()), ".new-2147483647-12345678" // that pid is beyond all
+	for name, kind := range map[string]int{"dead.sock": unix.SOCK_STREAM, "dead-notify.sock": unix.SOCK_DGRAM, ours: unix.SOCK_STREAM, dead: unix.SOCK_STREAM} {
 		fd, err := unix.Socket(unix.AF_UNIX, kind, 0) // as a killed program leaves it: bound, then closed
 		if err != nil {
 			t.Fatal(err)
@@ -164,10 +166,10 @@ func TestDirSweepRemovesSocketsOnWhichNobodyListens(t *testing.T) {
 	}
 	removed, err := d.Sweep()
 	slices.Sort(removed)
-	if want := []string{path("dead-notify.sock"), path("dead.sock")}; err != nil || !slices.Equal(removed, want) {
+	if want := []string{path(dead), path("dead-notify.sock"), path("dead.sock")}; err != nil || !slices.Equal(removed, want) {
 		t.Errorf("removed %v, %v; want %v", removed, err, want)
 	}
-	for _, name := range []string{"living.sock", "living-notify.sock", "living-busy.sock", "note.sock", ".new-1234"} {
+	for _, name := range []string{"living.sock", "living-notify.sock", "living-busy.sock", "note.sock", ours} {
 		if !exists(path(name)) {
 			t.Errorf("%s was removed", name)
 		}

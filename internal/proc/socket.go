@@ -2,7 +2,6 @@ package proc
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,8 @@ import (
 	"sync"
 )
 
-// unborn begins the names of sockets that do not listen yet. Sweep leaves them alone for a while.
+// unborn begins the names of sockets that do not listen yet; the pid of who makes them follows. Sweep leaves
+// them alone while it lives.
 const unborn = ".new-"
 
 // ListenUnix listens on a new Unix stream socket, mode 0600. A file that exists and a folder that does
@@ -23,7 +23,7 @@ func ListenUnix(path string) (net.Listener, error) {
 	}
 	var word [4]byte
 	_, _ = rand.Read(word[:]) // never fails (crypto/rand)
-	early := filepath.Join(filepath.Dir(path), unborn+hex.EncodeToString(word[:]))
+	early := filepath.Join(filepath.Dir(path), fmt.Sprintf("%s%d-%x", unborn, os.Getpid(), word))
 	if err := CheckSocketPath(early); err != nil {
 		return nil, err
 	}
