@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 
 	"vigil/internal/job"
@@ -15,7 +16,7 @@ type places struct {
 	mu       sync.Mutex
 	table    *placement.Table
 	requests map[role.Name]placement.Request
-	anew     map[role.Name]bool    // roles whose workers were placed by an earlier request, as long as they live
+	anew     map[role.Name]bool    // roles that live where an earlier request has placed them
 	record   func(placement.Table) // keeps the table for the next controller; called in order
 }
 
@@ -59,7 +60,7 @@ func (p *places) resume(j *job.Job, was *placement.Table, lives map[role.Name]bo
 	var others []role.Name
 	kept := map[role.Name]bool{}
 	for _, n := range j.Names() {
-		if at, ok := was.Group(n); ok && lives[n] && at.State == placement.Reserved {
+		if at, ok := was.Group(n); ok && lives[n] && len(at.Bundles) > 0 {
 			kept[n] = true
 			p.anew[n] = !reflect.DeepEqual(was.Request(n), p.requests[n])
 		} else {
@@ -110,11 +111,13 @@ func (p *places) Release(name role.Name) {
 	p.record(*p.table)
 }
 
-// groups returns every group as it stands.
+// groups returns every group of the job's roles as it stands.
 func (p *places) groups() []placement.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.table.Groups()
+	return slices.DeleteFunc(p.table.Groups(), func(g placement.Status) bool {
+		return !slices.ContainsFunc(g.Roles, func(n role.Name) bool { _, ours := p.requests[n]; return ours })
+	})
 }
 
 // squad is the part of a role that runs on one node, under one service.

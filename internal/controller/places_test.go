@@ -88,6 +88,13 @@ func TestWhoLivesStaysWhereItWasPlaced(t *testing.T) {
 		t.Errorf("recorded is %+v", at)
 	}
 
+	// A role that the job has no more gives back what it had, and is shown no more.
+	alone := gpuJob(names[1:], 3)
+	end := succeed(t, next, nodes, alone)
+	if at := end.groups(); len(at) != 1 || at[0].Name != "critic" || !slices.Equal(devices(end, "critic"), []string{"0", "1", "2"}) {
+		t.Errorf("the groups are %+v", at)
+	}
+
 	// What the machine cannot hold is refused.
 	much := gpuJob(names, 4, 1)
 	if err := newPlaces(nodes, much).resume(much, first.table, map[role.Name]bool{"critic": true}); err == nil {
