@@ -102,7 +102,7 @@ func (t *terminal) line(text []byte) {
 }
 
 // showOutput shows what the selected workers print as it comes, each line after its role and rank, and
-// returns what shows the rest and ends that.
+// returns what shows the rest and ends that. Of workers that were taken over it shows what they print from now on.
 func (c *Controller) showOutput(of selection) func(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &terminal{w: c.opts.Output}
@@ -111,16 +111,26 @@ func (c *Controller) showOutput(of selection) func(context.Context) error {
 	go func() {
 		defer close(done)
 		cursor := uint64(0)
+		newest := map[string]role.Life{} // that is shown, of each rank
 		for {
 			events, more := c.events.Since(cursor)
 			for _, e := range events {
 				cursor = e.Seq
-				if e.Kind != event.WorkerStarted || !of.has(e.Role, e.Rank) {
+				if e.Kind != event.WorkerStarted && e.Kind != event.WorkerReady || !of.has(e.Role, e.Rank) {
 					continue
+				}
+				who, life := fmt.Sprintf("[%s %d] ", e.Role, e.Rank), role.Life{Incarnation: e.Incarnation, Attempt: e.Attempt}
+				if newest[who] == life {
+					continue
+				}
+				newest[who] = life
+				from := io.SeekStart
+				if e.Kind == event.WorkerReady { // its start was before our time
+					from = io.SeekEnd
 				}
 				gone := func() bool { return ctx.Err() != nil || c.over(e) }
 				for _, path := range c.logsOf(e) {
-					following.Go(func() { follow(path, gone, &prefixed{to: out, prefix: fmt.Sprintf("[%s %d] ", e.Role, e.Rank)}) })
+					following.Go(func() { follow(path, from, gone, &prefixed{to: out, prefix: who}) })
 				}
 			}
 			select {
@@ -178,14 +188,15 @@ func (c *Controller) over(started event.Event) bool {
 	return now.Incarnation > started.Incarnation+1 || now.Incarnation == started.Incarnation && now.Attempt > started.Attempt+1
 }
 
-// follow copies a growing log until its writer is gone and all of it is read. Where the log is begun anew
-// under the same path, what was put aside is read to its end first.
-func follow(path string, gone func() bool, to *prefixed) {
+// follow copies a growing log, from its start or its end (io.SeekStart, io.SeekEnd), until its writer is gone and
+// all of it is read. Where the log is begun anew under the same path, what was put aside is read to its end first.
+func follow(path string, from int, gone func() bool, to *prefixed) {
 	f, err := os.Open(path)
 	if err != nil {
 		return
 	}
 	defer func() { f.Close() }()
+	_, _ = f.Seek(0, from) // a file can
 	in := bufio.NewReaderSize(f, longestLine)
 	for {
 		last, next := gone(), renewed(path, f)

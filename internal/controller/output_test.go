@@ -93,7 +93,7 @@ func TestALogThatIsBegunAnewIsShownOnWithoutALineLost(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		follow(path, gone.Load, &prefixed{to: &terminal{w: &shown}, prefix: "[actor 0] "})
+		follow(path, io.SeekStart, gone.Load, &prefixed{to: &terminal{w: &shown}, prefix: "[actor 0] "})
 	}()
 	await := func(text string) {
 		t.Helper()
@@ -129,7 +129,7 @@ func TestATerminalThatTakesNothingIsGivenUpAtTheEnd(t *testing.T) {
 	defer r.Close()
 	out := &terminal{w: w}
 	var following sync.WaitGroup
-	following.Go(func() { follow(path, func() bool { return true }, &prefixed{to: out}) })
+	following.Go(func() { follow(path, io.SeekStart, func() bool { return true }, &prefixed{to: out}) })
 	began := time.Now()
 	err := out.finish(context.Background(), &following)
 	if err == nil || !strings.Contains(err.Error(), "the terminal has taken nothing") {
