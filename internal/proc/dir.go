@@ -112,10 +112,28 @@ func (d Dir) Lock(name string) (*FileLock, error) {
 	return Lock(filepath.Join(folder, name+lockSuffix))
 }
 
+// SeatOf names the seat of a service of a job.
+func SeatOf(job, role string, index int) string { return fmt.Sprintf("%s-%s-%d", job, role, index) }
+
 // Seat takes the lock of that name for as long as this program lives. It is Lock for who may be killed: Sweep
 // removes the file of a seat that nobody has.
 func (d Dir) Seat(name string) (*FileLock, error) {
 	return Lock(filepath.Join(d.path, name+seatSuffix))
+}
+
+// Sitter returns who has the seat of that name, and whether anybody has.
+func (d Dir) Sitter(name string) (Ident, bool) {
+	seat, err := d.Seat(name)
+	if err == nil {
+		_ = seat.Unlock()
+		return Ident{}, false
+	}
+	held := new(LockedError)
+	if !errors.As(err, &held) {
+		return Ident{}, false
+	}
+	who, err := Identify(held.PID)
+	return who, err == nil && who.Alive()
 }
 
 // CheckSocketPath says whether a Unix socket can have that path: not longer than the platform takes,

@@ -233,7 +233,31 @@ func TestDirSweepRemovesSeatsWhoseHolderHasDied(t *testing.T) {
 	if _, err := d.Seat("mine"); !errors.As(err, new(*LockedError)) {
 		t.Errorf("taken twice after a sweep: %v", err)
 	}
+	if who, taken := d.Sitter("mine"); !taken || who.PID != os.Getpid() {
+		t.Errorf("it is taken %t, by %+v", taken, who)
+	}
+	if who, taken := d.Sitter("free"); taken {
+		t.Errorf("a free seat is taken by %+v", who)
+	}
+
+	// Somebody removes the file, and another takes the seat: it is his now.
+	if err := os.Remove(filepath.Join(d.Path(), "mine.seat")); err != nil {
+		t.Fatal(err)
+	}
+	his, err := d.Seat("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mine.Stands() {
+		t.Error("a lock stands whose file is another's")
+	}
 	if err := mine.Unlock(); err != nil {
+		t.Error(err)
+	}
+	if !his.Stands() {
+		t.Error("the lock of another was removed")
+	}
+	if err := his.Unlock(); err != nil {
 		t.Error(err)
 	}
 }

@@ -58,12 +58,16 @@ func Lock(path string) (*FileLock, error) {
 	}
 }
 
-// Path is where the lock's file is, or was until somebody removed it.
-func (l *FileLock) Path() string { return l.path }
+// Stands says whether the lock's file is still at its path: somebody may have removed it, and then others can
+// take a lock of that name.
+func (l *FileLock) Stands() bool { return stillAt(l.file, l.path) }
 
 // Unlock removes the file and gives the lock back.
 func (l *FileLock) Unlock() error {
-	err := os.Remove(l.path)
+	var err error
+	if l.Stands() {
+		err = os.Remove(l.path)
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}

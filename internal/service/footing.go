@@ -69,7 +69,7 @@ func (s *Service) regain() error {
 		s.log.Warn("files were removed from the runtime directory while the service runs: making them again", "dir", s.dir)
 		errs = append(errs, s.listenAgain())
 	}
-	if s.footing.seat != nil && proc.Gone(s.footing.seat.Path()) {
+	if s.footing.seat != nil && !s.footing.seat.Stands() {
 		seat, err := s.seat()
 		if err == nil {
 			s.footing.seat = seat

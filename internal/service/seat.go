@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"vigil/internal/proc"
@@ -38,5 +37,8 @@ func (s *Service) takeSeat(ctx context.Context) error {
 }
 
 func (s *Service) seat() (*proc.FileLock, error) {
-	return s.runtime.Seat(fmt.Sprintf("%s-%s-%d", s.opts.JobUID, s.id.Role, s.id.Index))
+	if err := s.runtime.Restore(); err != nil {
+		return nil, err
+	}
+	return s.runtime.Seat(proc.SeatOf(s.opts.JobUID, string(s.id.Role), s.id.Index))
 }
