@@ -3,6 +3,7 @@ package takeover
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,4 +118,47 @@ func TestAfterABootNobodyIsTakenForOneOfOurs(t *testing.T) {
 		}
 	}
 	j.interrupt(func() {})
+}
+
+// A controller dies between starting a service and recording it. The next one does not know that service, which cannot
+// be told to end, either.
+// shows: A12 A49
+func TestAServiceThatNobodyKnowsMakesRoomForAnother(t *testing.T) {
+	t.Parallel()
+	j := prepare(t, false, smallJob)
+	was := begun(j)
+	j.kill()
+	var service, worker int
+	for pid, p := range j.rig().Processes() {
+		switch {
+		case p.Life() == "" && slices.Contains(p.Environ, "VIGIL_OPT_ROLE=critic"):
+			service = pid
+		case pid == was.pid("critic/0"):
+			worker = pid
+		}
+	}
+	if service == 0 || worker == 0 {
+		t.Fatalf("the service is %d, its worker %d", service, worker)
+	}
+	if err := syscall.Kill(service, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	j.edit(func(book *journal.Journal) error { book.Write(journal.Delete(journal.Service, "critic/0")); return nil })
+	j.start()
+	now := j.well("another is there")
+	if said := j.log(j.starts); !strings.Contains(said, "a service is ended that an earlier controller has started") {
+		t.Errorf("it is not said: %s", said)
+	}
+	for _, pid := range []int{service, worker} {
+		if who, err := proc.Identify(pid); err == nil && who.Alive() {
+			t.Errorf("pid %d still lives", pid)
+		}
+	}
+	for _, name := range []string{"actor/0", "actor/1", "engine/0", "engine/1"} {
+		if now.pid(name) != was.pid(name) {
+			t.Errorf("%s was well and was restarted", name)
+		}
+	}
+	j.interrupt(func() {})
+	j.livedOnce()
 }

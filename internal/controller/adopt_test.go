@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"testing"
+	"testing/synctest"
 
 	"vigil/internal/launcher/local"
 	"vigil/internal/proc"
@@ -32,26 +33,29 @@ func TestWhileAServiceIsBeingStartedNoOtherOfItsPlaceIsAdmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, known := rpc.ServiceID{Role: "critic"}, make(chan struct{})
-	w := &crew{members: map[rpc.ServiceID]*member{}, launching: map[rpc.ServiceID]chan struct{}{id: known}}
-	ask := func(pid int) chan error {
-		said := make(chan error, 1)
-		go func() { said <- w.admit(rpc.Registration{ID: id, PID: pid}) }()
-		return said
-	}
-	started, stranger := ask(who.PID), ask(who.PID+1)
-	w.mu.Lock()
-	w.members[id] = &member{id: id, service: service}
-	delete(w.launching, id)
-	w.mu.Unlock()
-	close(known)
-	if err := <-started; err != nil {
-		t.Errorf("the one that was started is refused: %v", err)
-	}
-	if err := <-stranger; err == nil {
-		t.Error("one that an earlier controller has started is admitted in its place")
-	}
-	if err := <-ask(who.PID + 1); err == nil {
-		t.Error("it is admitted afterwards")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		id, known := rpc.ServiceID{Role: "critic"}, make(chan struct{})
+		w := &crew{members: map[rpc.ServiceID]*member{}, launching: map[rpc.ServiceID]chan struct{}{id: known}}
+		ask := func(pid int) chan error {
+			said := make(chan error, 1)
+			go func() { said <- w.admit(rpc.Registration{ID: id, PID: pid}) }()
+			return said
+		}
+		started, stranger := ask(who.PID), ask(who.PID+1)
+		synctest.Wait()
+		if len(started)+len(stranger) > 0 {
+			t.Error("it is answered before it is known who was started")
+		}
+		w.mu.Lock()
+		w.members[id] = &member{id: id, service: service}
+		delete(w.launching, id)
+		w.mu.Unlock()
+		close(known)
+		if err := <-started; err != nil {
+			t.Errorf("the one that was started is refused: %v", err)
+		}
+		if err := <-stranger; err == nil {
+			t.Error("one that an earlier controller has started is admitted in its place")
+		}
+	})
 }

@@ -82,42 +82,44 @@ func (c *Controller) takeOver(ctx context.Context) error {
 }
 
 // recall reads what an earlier controller of the run has kept, and says whether the job can go on as it
-// is defined now: nothing is changed under living workers without being asked for.
-func (c *Controller) recall() error {
+// is defined now: nothing is changed under living workers without being asked for. It returns the roles that
+// the job has no more; nothing has been written.
+func (c *Controller) recall() (gone []role.Name, err error) {
 	if !c.ground.resumed {
-		return nil
+		return nil, nil
 	}
-	var err error
 	if c.remembered, err = memory.Read(c.ground.journal); err != nil {
-		return err
+		return nil, err
 	}
 	before, err := journal.Read[job.Role](c.ground.journal, journal.Policy)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	changed, gone := changedSince(c.opts.Job, before)
 	alive, err := c.alive()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	changed = slices.DeleteFunc(changed, func(n role.Name) bool { return !alive[n] })
 	left := slices.DeleteFunc(slices.Clone(gone), func(n role.Name) bool { return !alive[n] })
 	switch {
 	case len(left) > 0:
-		return fmt.Errorf("the run %s goes on, and the job file has no role %s any more, whose workers may be alive: stop the job first, with the file that it was begun with", c.uid, words(left))
+		return nil, fmt.Errorf("the run %s goes on, and the job file has no role %s any more, whose workers may be alive: stop the job first, with the file that it was begun with", c.uid, words(left))
 	case len(changed) > 0 && !c.opts.ApplyOnRestart:
-		return fmt.Errorf("the run %s goes on, and the job file defines %s otherwise than the living workers were started: give --apply-on-restart to have it so from the next restart on, or restore the file", c.uid, words(changed))
+		return nil, fmt.Errorf("the run %s goes on, and the job file defines %s otherwise than the living workers were started: give --apply-on-restart to have it so from the next restart on, or restore the file", c.uid, words(changed))
 	}
 	for _, n := range changed {
 		c.log.Warn("the role is defined anew from its next restart on", "role", n)
 	}
 	c.stale = changed
-	c.forgetRoles(gone)
-	return nil
+	return gone, nil
 }
 
 // forgetRoles drops what was remembered of roles that the job has no more.
 func (c *Controller) forgetRoles(gone []role.Name) {
+	if len(gone) == 0 {
+		return
+	}
 	for _, n := range gone {
 		delete(c.remembered.Roles, n)
 		c.ground.journal.Write(journal.Delete(journal.Role, string(n)), journal.Delete(journal.Policy, string(n)),

@@ -161,7 +161,11 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 func (g *ground) beginRun(o *Options) error {
 	if !g.resumed {
 		run := journal.Run{UID: g.uid, Job: o.Job.Name, Host: g.host, BootID: g.boot, Began: time.Now(), Epoch: 1}
-		if err := g.journal.BeginRun(run); err != nil {
+		var owed []journal.Entry
+		for _, o := range g.owed {
+			owed = append(owed, recordOf(o))
+		}
+		if err := g.journal.BeginRun(run, owed...); err != nil {
 			return err
 		}
 		g.epoch = 1
@@ -273,6 +277,9 @@ func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, 
 	need := 0
 	for i := range o.Job.Roles {
 		need += o.Job.Roles[i].Workers * o.Job.Roles[i].Resources.GPUs
+	}
+	if g.resumed { // who lives keeps what it has, also where the job needs less now
+		need = max(need, len(g.kept.Devices))
 	}
 	inv, err := devices.Find(ctx, devices.Options{GPUs: o.GPUs, Need: need, Fake: o.FakeGPUs, Environ: o.Environ})
 	if err != nil {

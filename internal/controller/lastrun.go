@@ -42,5 +42,8 @@ func (g *ground) endLastRun(ctx context.Context, log *slog.Logger) error {
 		log.Error("something of the last run is still there", "run", last.UID, "error", err)
 	}
 	g.owed = l.Obligations()
+	for i := range g.owed {
+		g.owed[i].Earlier = true
+	}
 	return nil
 }

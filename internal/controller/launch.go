@@ -14,6 +14,7 @@ import (
 
 	"vigil/internal/job"
 	"vigil/internal/launcher/local"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/rpc"
 )
@@ -58,6 +59,9 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 	config, err := w.writeConfig(r)
 	if err == nil {
 		err = w.regain()
+	}
+	if err == nil {
+		err = w.evict(ctx, id, incarnation)
 	}
 	if err != nil {
 		return err
@@ -105,6 +109,21 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 	}
 	go w.watch(m)
 	return nil
+}
+
+// evict ends a service that has the place and that nobody knows: an earlier controller has started it, and died
+// before that was recorded.
+func (w *crew) evict(ctx context.Context, id rpc.ServiceID, incarnation int) error {
+	who, taken := w.ground.runtime.Sitter(proc.SeatOf(w.uid, string(id.Role), id.Index))
+	if !taken {
+		return nil
+	}
+	if _, err := w.launcher.Adopt(id.Role, id.Index, incarnation, who); err != nil {
+		return nil //nolint:nilerr // it has ended meanwhile
+	}
+	w.log.Warn("a service is ended that an earlier controller has started and not recorded", "service", id.String(), "pid", who.PID)
+	_, err := w.launcher.Stop(ctx, id.Role, id.Index, leaveGrace)
+	return err
 }
 
 // writeConfig leaves the role for its services to read.

@@ -12,10 +12,11 @@ import (
 
 // obligationRecord is what is still there of a service although everything was done to end it.
 type obligationRecord struct {
-	Role  role.Name    `json:"role"`
-	Index int          `json:"index"`
-	Since time.Time    `json:"since"`
-	Left  []leftRecord `json:"left"`
+	Role    role.Name    `json:"role"`
+	Index   int          `json:"index"`
+	Since   time.Time    `json:"since"`
+	Left    []leftRecord `json:"left"`
+	Earlier bool         `json:"earlier,omitempty"` // an earlier run has left it
 }
 
 // leftRecord is one process of it.
@@ -27,17 +28,22 @@ type leftRecord struct {
 }
 
 // record keeps an obligation as it is now, for the next controller.
-func (g *ground) record(o local.Obligation) {
+func (g *ground) record(o local.Obligation) { g.journal.Write(recordOf(o)) }
+
+// recordOf is an obligation in the journal, or that it is met.
+func recordOf(o local.Obligation) journal.Entry {
 	key := fmt.Sprintf("%s/%d", o.Role, o.Index)
-	if len(o.Left) == 0 {
-		g.journal.Write(journal.Delete(journal.Obligation, key))
-		return
+	if o.Earlier {
+		key += "/earlier"
 	}
-	r := obligationRecord{Role: o.Role, Index: o.Index, Since: o.Since}
+	if len(o.Left) == 0 {
+		return journal.Delete(journal.Obligation, key)
+	}
+	r := obligationRecord{Role: o.Role, Index: o.Index, Since: o.Since, Earlier: o.Earlier}
 	for _, h := range o.Left {
 		r.Left = append(r.Left, leftRecord{h.PID, h.StartTime, h.Name, h.Why})
 	}
-	g.journal.Write(journal.Put(journal.Obligation, key, r))
+	return journal.Put(journal.Obligation, key, r)
 }
 
 // obligations returns what an earlier controller has left to do. A boot has met all of it.
@@ -51,7 +57,7 @@ func (g *ground) obligations() ([]local.Obligation, error) {
 	}
 	var owed []local.Obligation
 	for _, r := range records {
-		o := local.Obligation{Role: r.Role, Index: r.Index, Since: r.Since}
+		o := local.Obligation{Role: r.Role, Index: r.Index, Since: r.Since, Earlier: r.Earlier}
 		for _, l := range r.Left {
 			o.Left = append(o.Left, proc.Holder{Ident: proc.Ident{PID: l.PID, StartTime: l.Start}, Name: l.Name, Why: l.Why})
 		}

@@ -98,12 +98,14 @@ func (c *Controller) lay(ctx context.Context) error {
 	}
 	c.ground, c.uid = g, g.uid
 	g.close = c.closeRun
-	if err := c.recall(); err != nil {
+	gone, err := c.recall()
+	if err != nil {
 		return err
 	}
 	if err := c.place(); err != nil {
 		return err
 	}
+	c.forgetRoles(gone) // the start is not refused any more
 	if err := g.beginRun(&c.opts); err != nil {
 		return err
 	}

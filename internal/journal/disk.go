@@ -38,8 +38,10 @@ func (d *disk) hold() {
 	if err != nil || info.Size() <= d.held {
 		return
 	}
-	d.held = info.Size()
-	_ = unix.Fallocate(int(d.file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, d.held+spare)
+	err = unix.Fallocate(int(d.file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()+spare)
+	if err == nil || errors.Is(err, unix.EOPNOTSUPP) { // else it is tried again after the next commit
+		d.held = info.Size()
+	}
 }
 
 // head is the record about the others: bucket "journal", key "head". Every format keeps all but Counts

@@ -71,15 +71,15 @@ func (j *Journal) LastRun() (Run, bool, error) {
 }
 
 // BeginRun forgets the run before with every record of it, whether it was closed or not, and begins this
-// one. It is on the disk when BeginRun returns nil. Like [Journal.NextEpoch], [Journal.UpdateRun] and
+// one with these records. It is on the disk when BeginRun returns nil. Like [Journal.NextEpoch], [Journal.UpdateRun] and
 // [Journal.CloseRun] it waits for 10 s at most; after an error it may or may not be on the disk.
-func (j *Journal) BeginRun(r Run) error {
+func (j *Journal) BeginRun(r Run, with ...Entry) error {
 	j.runs.Lock()
 	defer j.runs.Unlock()
 	if r.UID == "" {
 		return errors.New("begin run: it has no uid")
 	}
-	if err := j.writeRun(r, Entry{clear: true}); err != nil {
+	if err := j.writeRun(r, append([]Entry{{clear: true}}, with...)...); err != nil {
 		return fmt.Errorf("begin run %s: %w", r.UID, err)
 	}
 	return nil

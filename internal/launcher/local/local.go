@@ -279,7 +279,8 @@ func environment(ours []string, add map[string]string) []string {
 }
 
 // Close ends the work on obligations, after one last try. Services that still run are left alone. Where
-// none does, everything of the job that is left on this machine is ended. The error says what still is.
+// none does, everything of the job that is left on this machine is ended. The error says what still is, but
+// for what an earlier run has left.
 func (l *Launcher) Close(ctx context.Context) error {
 	l.stopRetry()
 	l.retrying.Wait()
@@ -295,6 +296,10 @@ func (l *Launcher) Close(ctx context.Context) error {
 		}
 	}
 	for _, owed := range l.Obligations() {
+		if owed.Earlier {
+			l.o.Log.Warn("what an earlier run has left is still there", "left", owed.String())
+			continue
+		}
 		errs = append(errs, errors.New(owed.String()))
 	}
 	return errors.Join(errs...)

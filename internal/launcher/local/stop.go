@@ -20,10 +20,11 @@ const killDeadline = 10 * time.Second
 
 // Obligation is what is still there of a service although everything was done to end it.
 type Obligation struct {
-	Role  role.Name
-	Index int
-	Since time.Time
-	Left  []proc.Holder
+	Role    role.Name
+	Index   int
+	Since   time.Time
+	Left    []proc.Holder
+	Earlier bool // an earlier run has left it: that it is still there is not this one's failure
 }
 
 // String says "critic/0: not ended since 15:04:05: pid 4711 python3 (still there after SIGKILL)".
@@ -209,12 +210,12 @@ func (l *Launcher) tree(id slotID) proc.Tree {
 }
 
 // Owe adds an obligation, such as one from the journal of an earlier controller. An older one of the
-// same service is merged with it.
+// same service, and of the same kind of run, is merged with it.
 func (l *Launcher) Owe(o Obligation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, old := range l.owed {
-		if old.Role != o.Role || old.Index != o.Index {
+		if !old.isAbout(o) {
 			continue
 		}
 		for _, h := range o.Left {
@@ -227,6 +228,11 @@ func (l *Launcher) Owe(o Obligation) {
 	}
 	l.owed = append(l.owed, o)
 	l.o.Record(o)
+}
+
+// isAbout says whether two obligations are about one service.
+func (o Obligation) isAbout(other Obligation) bool {
+	return o.Role == other.Role && o.Index == other.Index && o.Earlier == other.Earlier
 }
 
 // Obligations returns what could not be ended so far, oldest first.
@@ -273,7 +279,7 @@ func (l *Launcher) met(o Obligation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.owed {
-		if l.owed[i].Role == o.Role && l.owed[i].Index == o.Index {
+		if l.owed[i].isAbout(o) {
 			l.owed[i].Left = slices.DeleteFunc(slices.Clone(l.owed[i].Left), func(h proc.Holder) bool {
 				return slices.ContainsFunc(o.Left, func(x proc.Holder) bool { return x.Ident == h.Ident })
 			})
