@@ -116,6 +116,20 @@ func (w *crew) Lives(ctx context.Context) map[role.Name]map[int]role.Life {
 	return out
 }
 
+// wasThere notes a life that has not just begun: its service has told of it again.
+func (w *crew) wasThere(life role.Life) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.there[life] = true
+}
+
+// beganEarlier says whether a life was there before its service told this controller of it.
+func (w *crew) beganEarlier(life role.Life) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.there[life]
+}
+
 // hears notes which lives a service holds, and what a worker has said while there was no controller.
 func (w *crew) hears(id rpc.ServiceID, s rpc.WorkerState) {
 	w.mu.Lock()

@@ -25,7 +25,7 @@ const leaveGrace = 10 * time.Second
 
 // silentGrace is how long a service that does not answer, but may run, is given to take in what its workers
 // have written.
-const silentGrace = 2 * time.Second
+const silentGrace = 5 * time.Second
 
 // crew is the services of all roles: what the engine's moves act on. Moves of one role come one
 // after the other, those of different roles side by side.
@@ -40,6 +40,7 @@ type crew struct {
 	ports     map[role.Name]map[int]map[string]int // of each rank, by name
 	workers   map[rpc.ServiceID]map[int]met        // the newest of each rank that was told of
 	told      map[rpc.ServiceID]map[int]role.Life  // the newest life of each rank that its service holds
+	there     map[role.Life]bool                   // lives that a service has told again
 	launching map[rpc.ServiceID]chan struct{}      // closed once the pid of a service that is being started is known
 	stale     map[role.Name]bool                   // whose services know another definition of the role
 	pending   map[role.Name]int64                  // a step that the next life is to begin with
@@ -68,7 +69,7 @@ func newCrew(c *Controller) *crew {
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log, Record: c.ground.record}),
 		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
-		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, stale: map[role.Name]bool{},
+		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, there: map[role.Life]bool{}, stale: map[role.Name]bool{},
 	}
 	for _, n := range c.stale {
 		w.stale[n] = true

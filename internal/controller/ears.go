@@ -86,6 +86,9 @@ func (e ears) Failed(f role.Failure, _ rpc.ServiceID) { e.store.Report(f) }
 
 // Worker hands on what a worker is doing, and remembers its process.
 func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
+	if w.Again {
+		e.crew.wasThere(w.Life)
+	}
 	e.store.Worker(w.Life, w.PID, w.State, w.Status)
 	e.crew.hears(id, w)
 	if (w.State == role.WorkerStarting || w.Again) && w.PID > 0 {

@@ -116,16 +116,22 @@ func (c *Controller) showOutput(of selection) func(context.Context) error {
 			events, more := c.events.Since(cursor)
 			for _, e := range events {
 				cursor = e.Seq
-				if e.Kind != event.WorkerStarted && e.Kind != event.WorkerReady || !of.has(e.Role, e.Rank) {
+				switch e.Kind {
+				case event.WorkerStarted, event.WorkerReady, event.WorkerQuarantined:
+				default:
 					continue
 				}
-				who, life := fmt.Sprintf("[%s %d] ", e.Role, e.Rank), role.Life{Incarnation: e.Incarnation, Attempt: e.Attempt}
+				if !of.has(e.Role, e.Rank) {
+					continue
+				}
+				who := fmt.Sprintf("[%s %d] ", e.Role, e.Rank)
+				life := role.Life{Job: c.uid, Role: e.Role, Incarnation: e.Incarnation, Rank: e.Rank, Attempt: max(e.Attempt, 1)}
 				if newest[who] == life {
 					continue
 				}
 				newest[who] = life
 				from := io.SeekStart
-				if e.Kind == event.WorkerReady { // its start was before our time
+				if c.crew.beganEarlier(life) {
 					from = io.SeekEnd
 				}
 				gone := func() bool { return ctx.Err() != nil || c.over(e) }

@@ -158,6 +158,8 @@ func (w *world) judge() {
 		switch {
 		case e.Kind == event.Failure && e.Cause == role.Operator:
 			asked[e.Incident] = true
+		case e.Kind == event.Failure: // what a dead controller had not recorded has the number of another
+			delete(asked, e.Incident)
 		case e.Kind == event.PlanBegan && e.Action == role.Global && !asked[e.Incident]:
 			decided[e.Incident] = true // which is nothing before it is recorded
 		case e.Kind == event.Moved && decided[e.Incident] && e.Verb == string(restart.DeleteService):

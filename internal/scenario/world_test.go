@@ -215,11 +215,14 @@ func (w hand) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) 
 	if held != nil {
 		<-time.After(map[engine.StopKind]time.Duration{engine.Wanted: 30 * time.Second, engine.AfterFailure: 3 * time.Second}[how.Kind])
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dead() {
+		return nil, errDead
+	}
 	if end != nil {
 		end()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	p.holds = false
 	return held, nil
 }
