@@ -173,6 +173,9 @@ func (j *job) says(words ...string) {
 
 func (j *job) signal(pid int, s syscall.Signal) {
 	j.t.Helper()
+	if pid <= 0 { // it would be a group's, our own even
+		j.t.Fatalf("send %s: there is no such process", s)
+	}
 	if err := syscall.Kill(pid, s); err != nil {
 		j.t.Fatalf("send %s to %d: %v", s, pid, err)
 	}

@@ -131,10 +131,9 @@ func TestAGlobalRestartKeepsTheForkServer(t *testing.T) {
 func TestAServiceThatDoesNotAnswerIsReplacedWithItsForkServer(t *testing.T) {
 	t.Parallel()
 	j := begin(t, "[marker]", nil)
-	service := j.Service("main")
 	j.life(1)
 	j.mustBegin(1, "warm")
-	old := j.server(1)
+	service, old := j.Service("main"), j.server(1)
 	j.signal(service, syscall.SIGSTOP)
 	j.life(2)
 	j.mustBegin(2, "warm")
