@@ -138,7 +138,7 @@ func TestControllersMayDieAtAnyInstant(t *testing.T) {
 				j := prepare(t, i%2 == 1 && os.Geteuid() == 0, smallJob)
 				j.dies = func() (time.Duration, bool) {
 					controllers++
-					return time.Duration(own.IntN(1500)) * time.Millisecond, controllers <= each
+					return time.Duration(own.IntN(700)) * time.Millisecond, controllers <= each
 				}
 				j.tell()
 				died.Add(int64(j.deaths))
