@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 
@@ -58,4 +61,60 @@ func TestWhileAServiceIsBeingStartedNoOtherOfItsPlaceIsAdmitted(t *testing.T) {
 			t.Error("one that an earlier controller has started is admitted in its place")
 		}
 	})
+}
+
+// A seat of a dead service is locked for a moment by whoever sweeps it: that one is no service of the place.
+func TestOnlyAServiceOfThePlaceMakesRoom(t *testing.T) {
+	keeper, err := proc.NewKeeper(proc.Options{Cgroups: proc.NoCgroups})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = keeper.Close() })
+	runtime, err := proc.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Controller{uid: "tiny-01234567", log: slog.New(slog.DiscardHandler), ground: &ground{runtime: runtime}}
+	launcher := local.New(local.Options{Keeper: keeper, JobUID: c.uid, LogDir: t.TempDir(), Log: c.log})
+	t.Cleanup(func() { _ = launcher.Close(t.Context()) })
+	w := &crew{Controller: c, launcher: launcher}
+	id := rpc.ServiceID{Role: "critic"}
+	for _, one := range []struct {
+		name    string
+		environ []string
+		goes    bool
+	}{
+		{"a stranger", nil, false},
+		{"a service of another run", []string{"VIGIL_OPT_JOB_UID=tiny-76543210", "VIGIL_OPT_ROLE=critic", "VIGIL_OPT_INDEX=0"}, false},
+		{"a service of another place", []string{"VIGIL_OPT_JOB_UID=tiny-01234567", "VIGIL_OPT_ROLE=critic", "VIGIL_OPT_INDEX=1"}, false},
+		{"a service of the place", []string{"VIGIL_OPT_JOB_UID=tiny-01234567", "VIGIL_OPT_ROLE=critic", "VIGIL_OPT_INDEX=0"}, true},
+	} {
+		sits := exec.Command("sleep", "300")
+		sits.Env = append(os.Environ(), one.environ...)
+		if err := sits.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { _ = sits.Wait(); close(ended) }()
+		name := proc.SeatOf(c.uid, "critic", 0)
+		seat, err := runtime.Seat(name) // we hold the lock, with the pid of another
+		if err == nil {
+			err = os.WriteFile(filepath.Join(runtime.Path(), name+".seat"), fmt.Appendln(nil, sits.Process.Pid), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.evict(t.Context(), id, 1); err != nil {
+			t.Errorf("%s: %v", one.name, err)
+		}
+		who, err := proc.Identify(sits.Process.Pid)
+		if lives := err == nil && who.Alive(); lives == one.goes {
+			t.Errorf("%s lives: %t", one.name, lives)
+		}
+		_ = sits.Process.Kill()
+		<-ended
+		if err := seat.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -335,11 +335,13 @@ func order(list []string, word string) int {
 
 // ours reports whether a process is a worker of this run: one that outlived a controller of it.
 func (g *ground) ours(pid int) bool {
-	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	if err != nil {
-		return false
-	}
-	return bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+proc.Mark+"="+g.uid+"/"))
+	return slices.ContainsFunc(environOf(pid), func(pair string) bool { return strings.HasPrefix(pair, proc.Mark+"="+g.uid+"/") })
+}
+
+// environOf returns what a process was started with; nothing, when it has gone or is not ours to look into.
+func environOf(pid int) []string {
+	text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	return strings.Split(string(text), "\x00")
 }
 
 func randomHex(n int) string {

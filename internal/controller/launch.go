@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -112,10 +113,10 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 }
 
 // evict ends a service that has the place and that nobody knows: an earlier controller has started it, and died
-// before that was recorded.
+// before that was recorded. Whoever else has the seat's lock, such as one that sweeps it, is left alone.
 func (w *crew) evict(ctx context.Context, id rpc.ServiceID, incarnation int) error {
 	who, taken := w.ground.runtime.Sitter(proc.SeatOf(w.uid, string(id.Role), id.Index))
-	if !taken {
+	if !taken || !w.isOfPlace(who.PID, id) {
 		return nil
 	}
 	if _, err := w.launcher.Adopt(id.Role, id.Index, incarnation, who); err != nil {
@@ -124,6 +125,13 @@ func (w *crew) evict(ctx context.Context, id rpc.ServiceID, incarnation int) err
 	w.log.Warn("a service is ended that an earlier controller has started and not recorded", "service", id.String(), "pid", who.PID)
 	_, err := w.launcher.Stop(ctx, id.Role, id.Index, leaveGrace)
 	return err
+}
+
+// isOfPlace says whether a process was started as a service of this run and place.
+func (w *crew) isOfPlace(pid int, id rpc.ServiceID) bool {
+	environ := environOf(pid)
+	return slices.Contains(environ, "VIGIL_OPT_JOB_UID="+w.uid) && slices.Contains(environ, "VIGIL_OPT_ROLE="+string(id.Role)) &&
+		slices.Contains(environ, "VIGIL_OPT_INDEX="+strconv.Itoa(id.Index))
 }
 
 // writeConfig leaves the role for its services to read.
