@@ -121,11 +121,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	if got := after.spent(); got != (spent{critic: 2}) {
 		t.Errorf("%+v is spent, want two restarts of the critic", got)
 	}
-	for _, name := range []string{"actor/0", "actor/1", "engine/0", "engine/1"} {
-		if after.pid(name) != was.pid(name) {
-			t.Errorf("%s was well and was restarted", name)
-		}
-	}
+	j.unharmed(was, after, "critic")
 	j.interrupt(func() {})
 	j.livedOnce()
 }
@@ -252,11 +248,7 @@ func TestADiskThatStallsHoldsUpDecisionsOnly(t *testing.T) {
 	if got := now.spent(); got != (spent{critic: 1}) {
 		t.Errorf("%+v is spent, want one restart of the critic", got)
 	}
-	for _, name := range []string{"actor/0", "actor/1", "engine/0", "engine/1"} {
-		if now.pid(name) != was.pid(name) {
-			t.Errorf("%s was well and was restarted", name)
-		}
-	}
+	j.unharmed(was, now, "critic")
 	j.interrupt(func() {})
 	j.livedOnce()
 }
@@ -305,11 +297,7 @@ func TestAStateDirectoryThatCannotBeWrittenIsRefusedAndTheJobGoesOn(t *testing.T
 		t.Fatal(err)
 	}
 	now := j.well("the next controller goes on")
-	for life, pid := range was.lives() {
-		if now.lives()[life] != pid {
-			t.Errorf("%s was well and was restarted", life)
-		}
-	}
+	j.unharmed(was, now)
 	j.interrupt(func() {})
 	j.livedOnce()
 }

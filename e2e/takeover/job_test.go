@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -324,4 +325,15 @@ func (s standing) lives() map[string]int {
 		}
 	}
 	return all
+}
+
+// unharmed demands that every worker that was there is there still, but for those of these roles.
+func (j *job) unharmed(was, now standing, but ...string) {
+	j.t.Helper()
+	is := now.lives()
+	for life, pid := range was.lives() {
+		if name := strings.Split(life, "/")[1]; is[life] != pid && !slices.Contains(but, name) {
+			j.t.Errorf("%s was well and was restarted", life)
+		}
+	}
 }
