@@ -307,7 +307,10 @@ func (e *Engine) take(f role.Failure) {
 // hand, or everything is about to be restarted or stopped.
 func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told bool) {
 	for _, s := range e.pending {
-		if s.Life.Role == f.Life.Role && (s.Cause != role.Operator || f.Cause == role.Operator) && e.covers(s.Failure, f) {
+		if s.Cause != f.Cause && (s.Cause == role.Operator || f.Cause == role.Operator && e.isBeingStopped(f.Life.Role)) {
+			continue // what failed needs no repair once the role is stopped, and a restart that is asked for does
+		}
+		if s.Life.Role == f.Life.Role && e.covers(s.Failure, f) {
 			return s.incident, true
 		}
 	}
@@ -324,6 +327,16 @@ func (e *Engine) toldOf(f role.Failure, at roleState) (incident string, told boo
 		return l.incident, true
 	}
 	return at.incident, f.Life.Incarnation != 0 && at.decided == f.Life.Incarnation && f.Cause != role.Operator
+}
+
+// isBeingStopped says whether an operator's stop of the role waits or is under way.
+func (e *Engine) isBeingStopped(name role.Name) bool {
+	for r := range e.running {
+		if r.done != nil && r.plan.Roles[0] == name {
+			return true
+		}
+	}
+	return slices.ContainsFunc(e.wishes, func(w wish) bool { return w.name == name })
 }
 
 // advance does what has become possible: the decision that waited, the failures that can be decided,
