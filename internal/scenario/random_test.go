@@ -110,6 +110,13 @@ func survive(t *testing.T, story string) []string {
 	for _, p := range w.actors {
 		clear(p.slow)
 	}
+	w.mu.Unlock()
+	if w.ended == nil { // a controller that is about to die does so first
+		if err := w.wait(ctx, 2*dying); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mu.Lock()
 	deserted := w.deserted
 	w.mu.Unlock()
 	if deserted {
@@ -181,6 +188,10 @@ func (w *world) judge() {
 		case w.ended != nil:
 			if running > 0 {
 				say("the job has ended (%s), and %d workers of %s run", w.ended.Why, running, n)
+			}
+		case at.State == role.Failed && p.byHand: // the stop that was asked for has failed, and says so
+			if at.Why == "" {
+				say("%s has failed, and does not say why", n)
 			}
 		case at.State == role.Stopped && p.byHand:
 			if running > 0 {

@@ -23,6 +23,9 @@ const (
 	onceItIsMade                   // it has, and the next call is under way
 )
 
+// dying is how long a controller outlives the call that it dies of.
+const dying = time.Millisecond
+
 var errDead = errors.New("the controller is dead")
 
 // dead says whether the controller is. The caller has the lock.
@@ -48,7 +51,7 @@ func (w hand) survives(call string) error {
 		w.dies()
 		return errDead
 	case onceItIsMade:
-		time.AfterFunc(time.Millisecond, func() {
+		time.AfterFunc(dying, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if !w.dead() {
