@@ -125,7 +125,7 @@ func survive(t *testing.T, story string) []string {
 		}
 	}
 	if w.ended == nil {
-		if err := w.wait(ctx, 20*time.Minute); err != nil {
+		if err := w.wait(ctx, 90*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,7 +186,7 @@ func (w *world) judge() {
 		}
 		switch {
 		case w.ended != nil:
-			if running > 0 {
+			if running > 0 && (at.State != role.Failed || at.Why == "") { // what could not be ended is shown
 				say("the job has ended (%s), and %d workers of %s run", w.ended.Why, running, n)
 			}
 		case at.State == role.Failed && p.byHand: // the stop that was asked for has failed, and says so
