@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -292,6 +293,11 @@ func TestAProcessThatOthersKeepFromTheCPUIsSeenToWaitAndOneThatSleepsIsNot(t *te
 	if len(threadsBelow(starving)) == 0 {
 		t.Skip("this kernel keeps no schedstat")
 	}
+	eventually(t, "the sleeper to sleep", func() bool { // until then it has to start, which a busy machine lets wait
+		threads := threadsBelow(asleep)
+		name, _ := os.ReadFile(filepath.Join("/proc", childOf(asleep), "comm"))
+		return len(threads) == 2 && string(name) == "sleep\n" && !slices.ContainsFunc(slices.Collect(maps.Keys(threads)), wantsToRun)
+	})
 	at := func(pid int) look { return look{time.Now(), threadsBelow(pid)} }
 	last, firstAsleep := at(starving), at(asleep)
 	eventually(t, "the starving one to have waited for half of the time since the last look", func() bool {
@@ -308,9 +314,14 @@ func TestAProcessThatOthersKeepFromTheCPUIsSeenToWaitAndOneThatSleepsIsNot(t *te
 		t.Errorf("the sleeper has waited for %s", waitedSince(firstAsleep, now))
 	}
 	if n := len(threadsBelow(asleep)); n != 2 {
-		children, _ := os.ReadFile(filepath.Join("/proc", fmt.Sprint(asleep), "task", fmt.Sprint(asleep), "children"))
-		t.Errorf("%d threads of the shell and its child (%s)", n, children)
+		t.Errorf("%d threads of the shell and its child (%s)", n, childOf(asleep))
 	}
+}
+
+// childOf returns the pid of a process's one child.
+func childOf(pid int) string {
+	children, _ := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "task", fmt.Sprint(pid), "children"))
+	return strings.TrimSpace(string(children))
 }
 
 func TestTheWordsOfTheNotifySocketCanBePostedToo(t *testing.T) {
