@@ -62,13 +62,18 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(n, 0))
 }
 
-// count plays the story without a death and returns how many writes of the journal it takes: bbolt numbers
-// its transactions.
+// count plays the story without a death and returns how many writes of the journal it takes.
 func count(t *testing.T) int {
 	t.Helper()
 	j := prepare(t, false, smallJob)
 	j.tell()
-	db, err := bolt.Open(j.journal(), 0o600, &bolt.Options{ReadOnly: true})
+	return newestWrite(t, j.journal())
+}
+
+// newestWrite is the number of a journal's newest write: bbolt numbers its transactions.
+func newestWrite(t *testing.T, path string) int {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,9 @@ func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error 
 	}
 	go func() {
 		defer close(gone)
-		if out := begun.Run(ctx); !it.isDead() {
+		out := begun.Run(ctx)
+		<-time.After(dying) // what it has noted is on the disk
+		if err := it.survives("end"); err == nil {
 			outcome <- out
 		}
 	}()

@@ -194,6 +194,10 @@ func (w *world) do(ctx context.Context, words []string) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.fatal[words[1]+" "+words[2]] = map[string]fatal{"crash-in": whileItIsMade, "crash-after": onceItIsMade}[words[0]]
+	case "crash-at-end": // everything of the job has ended, and nobody was told
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.fatal["end"] = whileItIsMade
 	case "next-controller":
 		return w.succeed(ctx)
 	case "kill":

@@ -31,12 +31,6 @@ var errDead = errors.New("the controller is dead")
 // dead says whether the controller is. The caller has the lock.
 func (w hand) dead() bool { return w.reign != w.world.reign }
 
-func (w hand) isDead() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.dead()
-}
-
 // survives says whether the controller lives to make a call.
 func (w hand) survives(call string) error {
 	w.mu.Lock()

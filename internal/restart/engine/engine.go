@@ -231,11 +231,26 @@ func (e *Engine) finish(name role.Name) {
 	ev := event.New(time.Now(), event.RoleFinished)
 	ev.Role, ev.Incarnation = name, at.incarnation
 	e.Recorder.Record(ev)
+	if e.allFinished() {
+		e.endWell()
+	}
+}
+
+// allFinished reports whether every role that is awaited has ended well.
+func (e *Engine) allFinished() bool {
+	awaited := 0
 	for _, n := range e.Job.Names() {
-		if r, _ := e.Job.Role(n); r.Completion != job.Daemon && e.state(n).state != role.Finished {
-			return
+		if r, _ := e.Job.Role(n); r.Completion != job.Daemon {
+			if e.state(n).state != role.Finished {
+				return false
+			}
+			awaited++
 		}
 	}
+	return awaited > 0
+}
+
+func (e *Engine) endWell() {
 	e.Log.Info("every role that finishes has ended well")
 	e.end(Outcome{Why: "every role that finishes has ended well"})
 }

@@ -135,15 +135,22 @@ func (e *Engine) keep(r *run, kept func(context.Context) error) error {
 	return nil
 }
 
-// planEnded remembers how a plan has left its roles.
+// planEnded remembers how a plan has left its roles. One that ends the job for good is remembered until the
+// whole run is forgotten: whoever comes before that ends the job too.
 func (e *Engine) planEnded(r *run) {
-	u := Update{Incidents: e.incidents, Roles: e.remember(r.plan.Roles...), Ended: r.id}
+	u := Update{Incidents: e.incidents, Roles: e.remember(r.plan.Roles...)}
+	if m := r.memory(); !m.endsJob() {
+		u.Ended = r.id
+	}
 	if e.next == nil { // else the ledger has the cost of a plan that is not recorded yet
 		ledger := e.Ledger()
 		u.Ledger = &ledger
 	}
 	e.Memory.Note(u)
 }
+
+// endsJob says whether the plan ends the job for good: one that was stopped by a signal goes on.
+func (p *PlanMemory) endsJob() bool { return p.Action == role.Stop && !p.ByHand && p.Exit < 128 }
 
 // memory is what is remembered of a plan that begins.
 func (r *run) memory() *PlanMemory {

@@ -304,3 +304,59 @@ func TestTwoWorkersThatWereBeingRestartedAloneAreRestartedAloneByTheNextControll
 		s.stop()
 	})
 }
+
+// A job that has ended ends under the next controller too, in the same way, and nothing of it begins again.
+// shows: A49
+func TestAJobThatWasEndingEndsWhereverItsControllerDied(t *testing.T) {
+	roles := []job.Role{roleOf("actor"), roleOf("critic", func(r *job.Role) { r.Restart.OnFailure = role.Stop }), roleOf("reward", func(r *job.Role) { r.Completion = job.Daemon })}
+	for name, end := range map[string]struct {
+		exit int
+		act  func(*succession)
+	}{
+		"finishes": {0, func(s *succession) { s.engine.Found(nil, []role.Name{"actor", "critic"}) }},
+		"fails":    {1, func(s *succession) { s.fail("critic") }},
+	} {
+		total := 1
+		for at := 1; at <= total+1; at++ { // behind the last write, when all is done
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s write %d after=%v", name, at, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := succeed(t, roles, 0, false)
+						wait(20 * time.Second)
+						s.memory.mu.Lock()
+						before := s.memory.writes
+						s.memory.dieAt, s.memory.after = before+at, after
+						s.memory.mu.Unlock()
+						end.act(s)
+						wait(time.Minute)
+						<-s.outcome // of one that is dead, or whose end nobody was told
+						if n := s.memory.writes - before; n > total {
+							total = n
+						}
+						began := s.count("run actor") + s.count("run critic") + s.count("run reward")
+						s.memory.dieAt, s.memory.lost = 0, false
+						s.begin(s.memory.remembered())
+						wait(time.Second)
+						end.act(s) // what was not heard is told again
+						select {
+						case out := <-s.outcome:
+							if out.Exit != end.exit || out.Why == "" {
+								t.Errorf("outcome %+v, want exit %d", out, end.exit)
+							}
+						case <-time.After(time.Minute):
+							t.Error("the job does not end")
+							s.stop()
+						}
+						if n := s.count("run actor") + s.count("run critic") + s.count("run reward"); n != began {
+							t.Errorf("%d roles were begun again", n-began)
+						}
+						s.end(nil)
+					})
+				})
+			}
+		}
+		if total < 3 {
+			t.Errorf("%s: %d writes only", name, total)
+		}
+	}
+}

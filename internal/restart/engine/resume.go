@@ -60,6 +60,10 @@ func (e *Engine) resume(ctx context.Context) {
 		e.next.replaces = stop.ID
 		return
 	}
+	if e.allFinished() { // the one before had not come to recording that
+		e.endWell()
+		return
+	}
 	var mended []role.Name
 	for _, p := range m.Plans {
 		if why := e.finishPlan(ctx, p, m, found); why.replaces != 0 { // nothing was left of it to do
@@ -100,10 +104,10 @@ func (e *Engine) resumeRole(n role.Name, was RoleMemory, found lives) {
 	}
 }
 
-// stopping returns a plan that was ending the job for good: a job that was stopped by a signal goes on.
+// stopping returns a plan that was ending the job for good.
 func stopping(plans []PlanMemory) (PlanMemory, bool) {
 	for _, p := range plans {
-		if p.Action == role.Stop && !p.ByHand && p.Exit < 128 {
+		if p.endsJob() {
 			return p, true
 		}
 	}
