@@ -107,7 +107,7 @@ func InPlacePlans(p Policy, j *job.Job, roles, unbegun []role.Name) []Plan {
 		for _, level := range slices.Backward(levels(j, mend)) {
 			b.all(StopService, level)
 		}
-		b.all(BackOff, mend)
+		b.all(BackOff, group)
 		b.all(Place, group)
 		b.begin(j, group)
 		plans = append(plans, b.plan)

@@ -69,7 +69,7 @@ func TestRolesThatHaveNotBegunAreBegunInTheirOrderWithTheRepair(t *testing.T) {
 	if len(plans) != 1 {
 		t.Fatalf("%d plans", len(plans))
 	}
-	want := []string{"fence actor data critic", "read_step data", "stop_heartbeats data", "stop_service data", "back_off data", "place actor data critic",
+	want := []string{"fence actor data critic", "read_step data", "stop_heartbeats data", "stop_service data", "back_off actor data critic", "place actor data critic",
 		"start data", "write_step data", "run data", "await_ready data", "start critic", "write_step critic", "run critic", "await_ready critic", "start actor", "write_step actor", "run actor"}
 	if diff := cmp.Diff(want, stages(plans[0])); diff != "" {
 		t.Errorf("moves (-want +got):\n%s", diff)

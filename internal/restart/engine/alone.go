@@ -65,7 +65,7 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 	case restart.StopService:
 		return e.stopWorker(ctx, r, w)
 	case restart.BackOff:
-		d := e.Policy.WaitAlone(e.Ledger(), w, e.Jitter())
+		d := e.left(r, w.Role, e.Policy.WaitAlone(e.Ledger(), w, e.Jitter()))
 		if d <= 0 {
 			return result{}
 		}

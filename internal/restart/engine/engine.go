@@ -91,9 +91,11 @@ type decided struct {
 	failures []role.Failure
 	incident string
 
-	replaces int        // id of a plan of an earlier controller that it goes on with; 0: none
-	was      role.Cause // of the failure that the earlier controller had decided about
-	done     chan error // of the operator who waits for it; nil: nobody does
+	replaces int                     // id of a plan of an earlier controller that it goes on with; 0: none
+	was      role.Cause              // of the failure that the earlier controller had decided about
+	failed   []role.Name             // of the earlier plan's roles
+	until    map[role.Name]time.Time // the waits of that plan, as far as they had begun
+	done     chan error              // of the operator who waits for it; nil: nobody does
 }
 
 // cause is that of the failure that the decision answers first; empty without one.

@@ -28,8 +28,8 @@ type Update struct {
 	Ledger    *restart.Ledger
 	Incidents int // so many there were
 	Roles     map[role.Name]RoleMemory
-	Began     *PlanMemory
-	Ended     int // id of a plan that has ended, or that Began goes on with
+	Began     *PlanMemory // or one of which there is more to remember
+	Ended     int         // id of a plan that has ended, or that Began goes on with
 }
 
 // RoleMemory is what is remembered of a role.
@@ -55,6 +55,9 @@ type PlanMemory struct {
 	Cause    role.Cause   `json:"cause,omitempty"`
 	Exit     int          `json:"exit,omitempty"` // of the job, when the action is stop
 	ByHand   bool         `json:"by_hand,omitempty"`
+	Failed   []role.Name  `json:"failed,omitempty"` // of its roles: they wait before they are begun again
+	// Until is when each wait ends that has begun.
+	Until map[role.Name]time.Time `json:"until,omitempty"`
 }
 
 // Remembered is everything that an earlier controller of the job has kept.
@@ -95,7 +98,7 @@ func (e *Engine) planBegins(r *run) Update {
 	e.lastPlan++
 	r.id = e.lastPlan
 	ledger := e.Ledger()
-	u := Update{Ledger: &ledger, Incidents: e.incidents, Roles: e.remember(r.plan.Roles...), Began: r.memory(), Ended: r.why.replaces}
+	u := Update{Ledger: &ledger, Incidents: e.incidents, Roles: e.remember(r.plan.Roles...), Began: e.planMemory(r), Ended: r.why.replaces}
 	r.why.replaces = 0 // the first plan that goes on with an earlier one stands for it
 	return u
 }
@@ -139,7 +142,7 @@ func (e *Engine) keep(r *run, kept func(context.Context) error) error {
 // whole run is forgotten: whoever comes before that ends the job too.
 func (e *Engine) planEnded(r *run) {
 	u := Update{Incidents: e.incidents, Roles: e.remember(r.plan.Roles...)}
-	if m := r.memory(); !m.endsJob() {
+	if m := e.planMemory(r); !m.endsJob() {
 		u.Ended = r.id
 	}
 	if e.next == nil { // else the ledger has the cost of a plan that is not recorded yet
@@ -152,8 +155,11 @@ func (e *Engine) planEnded(r *run) {
 // endsJob says whether the plan ends the job for good: one that was stopped by a signal goes on.
 func (p *PlanMemory) endsJob() bool { return p.Action == role.Stop && !p.ByHand && p.Exit < 128 }
 
-// memory is what is remembered of a plan that begins.
-func (r *run) memory() *PlanMemory {
+// planMemory is what is remembered of a plan that is under way.
+func (e *Engine) planMemory(r *run) *PlanMemory {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return &PlanMemory{ID: r.id, Action: r.plan.Action, Roles: slices.Clone(r.plan.Roles), Alone: r.plan.Alone, Rank: r.plan.Rank,
-		Incident: r.why.incident, Rule: r.why.Rule, Why: r.why.Why, Cause: r.why.cause(), Exit: r.why.Exit, ByHand: r.done != nil}
+		Incident: r.why.incident, Rule: r.why.Rule, Why: r.why.Why, Cause: r.why.cause(), Exit: r.why.Exit, ByHand: r.done != nil,
+		Failed: slices.Sorted(maps.Keys(r.failed)), Until: maps.Clone(r.until)}
 }

@@ -76,7 +76,7 @@ func (m *memory) take(u engine.Update) {
 	}
 	m.kept.Incidents = max(m.kept.Incidents, u.Incidents)
 	maps.Copy(m.kept.Roles, u.Roles)
-	m.kept.Plans = slices.DeleteFunc(m.kept.Plans, func(p engine.PlanMemory) bool { return p.ID == u.Ended })
+	m.kept.Plans = slices.DeleteFunc(m.kept.Plans, func(p engine.PlanMemory) bool { return p.ID == u.Ended || u.Began != nil && p.ID == u.Began.ID })
 	if u.Began != nil {
 		m.kept.Plans = append(m.kept.Plans, *u.Began)
 	}

@@ -167,12 +167,30 @@ func (e *Engine) backOff(r *run, name role.Name) result {
 	if !r.failed[name] {
 		return result{}
 	}
-	d := e.Policy.Wait(e.Ledger(), name, e.Jitter())
+	d := e.left(r, name, e.Policy.Wait(e.Ledger(), name, e.Jitter()))
 	if d <= 0 {
 		return result{}
 	}
 	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.Ledger().Roles[name].InARow))
 	return r.wait(d)
+}
+
+// left is what is left of a role's wait, d in all. When it ends is remembered from its begin, by the time of
+// day; a clock that was set meanwhile does not make it longer than the policy allows.
+func (e *Engine) left(r *run, name role.Name, d time.Duration) time.Duration {
+	e.mu.Lock()
+	until, begun := r.until[name]
+	if !begun && d > 0 {
+		r.until[name] = time.Now().Add(d)
+	}
+	e.mu.Unlock()
+	if begun {
+		return min(max(0, time.Until(until)), e.Policy.Roles[name].BackOff.Max)
+	}
+	if d > 0 {
+		e.Memory.Note(Update{Began: e.planMemory(r)})
+	}
+	return d
 }
 
 // wait lets time pass, unless the plan is overruled meanwhile.

@@ -117,7 +117,7 @@ func stopping(plans []PlanMemory) (PlanMemory, bool) {
 // finishPlan sees to it that a plan of an earlier controller comes to its end. What it returns still has
 // replaces if no plan was begun for that.
 func (e *Engine) finishPlan(ctx context.Context, p PlanMemory, m *Remembered, found lives) *decided {
-	why := &decided{incident: p.Incident, replaces: p.ID, was: p.Cause, Decision: restart.Decision{Action: p.Action, Roles: p.Roles, Rule: p.Rule, Alone: p.Alone, Rank: p.Rank,
+	why := &decided{incident: p.Incident, replaces: p.ID, was: p.Cause, failed: p.Failed, until: p.Until, Decision: restart.Decision{Action: p.Action, Roles: p.Roles, Rule: p.Rule, Alone: p.Alone, Rank: p.Rank,
 		Why: fmt.Sprintf("begun by an earlier controller: %s", p.Why)}}
 	switch {
 	case p.ByHand:

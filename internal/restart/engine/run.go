@@ -21,7 +21,8 @@ var errOverruled = errors.New("overruled by a stronger decision")
 type run struct {
 	plan     restart.Plan
 	why      *decided
-	failed   map[role.Name]bool // roles of which a rank or service failed
+	failed   map[role.Name]bool      // roles of which a rank or service failed
+	until    map[role.Name]time.Time // when a role's wait ends, once that is known; guarded by Engine.mu
 	began    time.Time
 	boundary context.Context // ends when the plan is to end at its next move
 	cancel   context.CancelCauseFunc
@@ -57,7 +58,18 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
 	r.boundary, r.cancel = context.WithCancelCause(ctx)
 	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
 	for _, f := range why.failures {
-		r.failed[f.Life.Role] = r.failed[f.Life.Role] || f.Cause != role.Operator
+		if f.Cause != role.Operator {
+			r.failed[f.Life.Role] = true
+		}
+	}
+	r.until = map[role.Name]time.Time{}
+	for _, n := range plan.Roles { // of an earlier plan that this one goes on with
+		if slices.Contains(why.failed, n) {
+			r.failed[n] = true
+		}
+		if at, waits := why.until[n]; waits {
+			r.until[n] = at
+		}
 	}
 	e.running[r] = true
 	without := e.without()
