@@ -36,7 +36,8 @@ type ground struct {
 	resumed bool   // the run was begun by an earlier controller
 	// rebooted: no process that the journal knows lives, and its pids may be strangers'.
 	rebooted bool
-	owed     []local.Obligation // of the last run, where this is another
+	living   map[string][]survivor // services of runs of the state directory, this one's too, before anything was done
+	owed     []local.Obligation    // of other runs
 	journal  *journal.Journal
 	kept     groundRecord // of the run
 	secret   string       // the job's, for services
@@ -238,6 +239,9 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 		return fmt.Errorf("use the state directory: %w", err)
 	}
 	end.add("state lock", func(context.Context) error { return lock.Unlock() })
+	if err := g.findSurvivors(home, o.Job.Name); err != nil {
+		return err
+	}
 	if err := g.openJournal(o, home, log); err != nil {
 		if g.journal != nil {
 			err = errors.Join(err, g.journal.Close())
@@ -267,7 +271,7 @@ func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, 
 		return err
 	}
 	end.add("processes", func(context.Context) error { return g.keeper.Close() })
-	if err := g.endLastRun(ctx, log); err != nil {
+	if err := g.endOtherRuns(ctx, o.ForgetState, o.Job.Name, log); err != nil {
 		return err
 	}
 	if g.ports, err = g.runtime.Ports(); err != nil {

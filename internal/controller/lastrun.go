@@ -2,48 +2,177 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"vigil/internal/journal"
 	"vigil/internal/launcher/local"
+	"vigil/internal/proc"
+	"vigil/internal/role"
 )
 
-// endLastRun ends what lives of the job's last run, where this controller begins another: one that was
-// given up, or whose controller has not come to its end. Strangers are left alone: what belongs to a run is
-// known by its services' pids with their start times, its cgroup leaves and its mark.
-func (g *ground) endLastRun(ctx context.Context, log *slog.Logger) error {
+// survivor is a service that lives and was started for a run of this state directory.
+type survivor struct {
+	uid         string
+	role        role.Name
+	index       int
+	incarnation int
+	who         proc.Ident
+}
+
+func (s survivor) String() string { return fmt.Sprintf("%s/%d (pid %d)", s.role, s.index, s.who.PID) }
+
+// survivors finds the services that live of runs of a state directory, by run. A service is one that has its
+// seat, and was started with this directory for its logs.
+func survivors(home string) map[string][]survivor {
+	all := map[string][]survivor{}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, path := range processes {
+		pid, _ := strconv.Atoi(filepath.Base(path))
+		options := map[string]string{}
+		for _, pair := range environOf(pid) {
+			if key, value, _ := strings.Cut(pair, "="); strings.HasPrefix(key, "VIGIL_OPT_") {
+				options[strings.TrimPrefix(key, "VIGIL_OPT_")] = value
+			}
+		}
+		uid, logs := options["JOB_UID"], options["LOG_DIR"]
+		if uid == "" || filepath.Base(filepath.Dir(logs)) != uid || !sameFile(filepath.Dir(filepath.Dir(logs)), home) {
+			continue
+		}
+		index, _ := strconv.Atoi(options["INDEX"])
+		incarnation, _ := strconv.Atoi(options["INCARNATION"])
+		runtime, err := proc.OpenDir(options["RUNTIME_DIR"])
+		if err != nil {
+			continue
+		}
+		if who, sits := runtime.Sitter(proc.SeatOf(uid, options["ROLE"], index)); sits && who.PID == pid {
+			all[uid] = append(all[uid], survivor{uid, role.Name(options["ROLE"]), index, incarnation, who})
+		}
+	}
+	return all
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	other, wrong := os.Stat(b)
+	return err == nil && wrong == nil && os.SameFile(one, other)
+}
+
+// otherJobLivesError says that the state directory belongs to another job, of which services live.
+type otherJobLivesError struct {
+	home, uid string
+	living    []survivor
+}
+
+func (e *otherJobLivesError) Error() string {
+	return fmt.Sprintf("%s is the state directory of another job, whose run %s is alive (%s): give this job a --state-dir of its own", e.home, e.uid, list(e.living))
+}
+
+// unknownRunError says that services of the job live that its journal knows nothing of.
+type unknownRunError struct {
+	uid    string
+	living []survivor
+}
+
+func (e *unknownRunError) Error() string {
+	return fmt.Sprintf("the run %s of this job is alive (%s), and the journal does not know it: put its journal back; or begin anew with --forget-state, which ends it", e.uid, list(e.living))
+}
+
+func list(living []survivor) string {
+	words := make([]string, len(living))
+	for i, s := range living {
+		words[i] = s.String()
+	}
+	slices.Sort(words)
+	return strings.Join(words, ", ")
+}
+
+// uidOf is what the uids of a job's runs look like.
+func uidOf(name string) *regexp.Regexp {
+	return regexp.MustCompile(`^` + regexp.QuoteMeta(name) + `-[0-9a-f]{8}$`)
+}
+
+// findSurvivors looks for services of earlier runs, before anything is changed. It refuses a state directory in
+// which another job lives.
+func (g *ground) findSurvivors(home, name string) error {
+	g.living = survivors(home)
+	for _, uid := range slices.Sorted(maps.Keys(g.living)) {
+		if !uidOf(name).MatchString(uid) {
+			return &otherJobLivesError{home, uid, g.living[uid]}
+		}
+	}
+	return nil
+}
+
+// endOtherRuns ends what lives of the job's other runs, where this controller begins one: that which the journal
+// knows, if it was given up or its controller has not come to its end, and when the state is forgotten
+// every other. Strangers are left alone: what belongs to a run is known by its services, their seats, its cgroup
+// leaves and its mark. It is refused to begin beside a run that the journal does not know.
+func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log *slog.Logger) error {
 	last, known, err := g.journal.LastRun()
-	if err != nil || !known || last.UID == g.uid || g.rebooted {
-		return err
-	}
-	services, err := journal.Read[serviceRecord](g.journal, journal.Service)
 	if err != nil {
 		return err
 	}
-	l := local.New(local.Options{Keeper: g.keeper, JobUID: last.UID, RuntimeDir: g.runtime, LogDir: filepath.Join(filepath.Dir(g.state), last.UID, "logs"), Log: log})
-	owed, err := g.obligations()
-	if err != nil {
-		return err
+	for _, uid := range slices.Sorted(maps.Keys(g.living)) {
+		if uid != g.uid && uid != last.UID && !forget {
+			return &unknownRunError{uid, g.living[uid]}
+		}
 	}
+	if known && last.UID != g.uid && !g.rebooted {
+		services, err := journal.Read[serviceRecord](g.journal, journal.Service)
+		if err != nil {
+			return err
+		}
+		owed, err := g.obligations()
+		if err != nil {
+			return err
+		}
+		living := g.living[last.UID]
+		for _, s := range services {
+			one := survivor{last.UID, s.Role, s.Index, s.Incarnation, s.who()}
+			if !slices.ContainsFunc(living, func(l survivor) bool { return l.who == one.who }) {
+				living = append(living, one)
+			}
+		}
+		g.endRun(ctx, last.UID, living, owed, log)
+	}
+	if !forget {
+		return nil
+	}
+	folders, err := os.ReadDir(filepath.Dir(g.state))
+	for _, f := range folders {
+		if uid := f.Name(); f.IsDir() && uidOf(name).MatchString(uid) && uid != g.uid && uid != last.UID {
+			g.endRun(ctx, uid, g.living[uid], nil, log)
+		}
+	}
+	return err
+}
+
+// endRun ends what lives of a run, and keeps what could not be ended.
+func (g *ground) endRun(ctx context.Context, uid string, services []survivor, owed []local.Obligation, log *slog.Logger) {
+	l := local.New(local.Options{Keeper: g.keeper, JobUID: uid, RuntimeDir: g.runtime, LogDir: filepath.Join(filepath.Dir(g.state), uid, "logs"), Log: log})
 	for _, o := range owed {
 		l.Owe(o)
 	}
 	for _, s := range services {
-		if _, err := l.Adopt(s.Role, s.Index, s.Incarnation, s.who()); err == nil {
-			log.Warn("a service of the last run still lives and is ended", "run", last.UID, "service", fmt.Sprintf("%s/%d", s.Role, s.Index), "pid", s.PID)
+		if _, err := l.Adopt(s.role, s.index, s.incarnation, s.who); err == nil {
+			log.Warn("a service of an earlier run still lives and is ended", "run", uid, "service", fmt.Sprintf("%s/%d", s.role, s.index), "pid", s.who.PID)
 		}
 	}
-	if _, err := l.StopAll(ctx, leaveGrace); err != nil {
-		log.Error("what is left of the last run", "run", last.UID, "error", err)
+	_, err := l.StopAll(ctx, leaveGrace)
+	if err = errors.Join(err, l.Close(ctx)); err != nil { // it blocks what needs it, a device or a port, and not the job
+		log.Error("something of an earlier run is still there", "run", uid, "error", err)
 	}
-	if err := l.Close(ctx); err != nil { // it blocks what needs it, a device or a port, and not the job
-		log.Error("something of the last run is still there", "run", last.UID, "error", err)
+	for _, o := range l.Obligations() {
+		o.Earlier = true
+		g.owed = append(g.owed, o)
 	}
-	g.owed = l.Obligations()
-	for i := range g.owed {
-		g.owed[i].Earlier = true
-	}
-	return nil
 }

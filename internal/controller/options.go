@@ -84,7 +84,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
 	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, or N:after")
 	_ = fs.MarkHidden("die-at-write") // it is there
-	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, and set a journal aside that cannot be read")
+	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, end what lives of it, and set a journal aside that cannot be read")
 	fs.BoolVar(&o.ApplyOnRestart, "apply-on-restart", false, "take over a run although its job file has changed: what cannot be applied to living workers is so from the role's next restart on")
 	fs.StringVar(&o.RuntimeDir, "runtime-dir", "", "folder of sockets and locks (default: /run/vigil for root, else /tmp/vigil-UID)")
 	fs.StringVar(&o.GPUs, "gpus", "", "devices that the job may use: 4,5 (these) or N (any so many); default: as many as its roles reserve")
