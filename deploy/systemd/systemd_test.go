@@ -55,7 +55,7 @@ func TestOnlyRunsThatAreOpenAreStartedAgain(t *testing.T) {
 	for _, code := range []struct {
 		text string
 		exit int
-	}{{"1", 1}, {"93", 93}, {"75", 75}, {"137", 137}} {
+	}{{"1", 1}, {"93", 93}, {"75", 75}, {"134", 134}, {"137", 137}} {
 		if got := strings.Contains(prevented, " "+code.text+" "); got != journal.Closes(code.exit) {
 			t.Errorf("exit %s: kept from a restart %v, closes the run %v", code.text, got, journal.Closes(code.exit))
 		}

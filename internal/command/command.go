@@ -30,6 +30,7 @@ const (
 	ExitDone   = 0
 	ExitFailed = 1
 	ExitUsage  = 2
+	ExitLater  = 75 // the run is open, and the machine does not let it be gone on with now; EX_TEMPFAIL of sysexits(3)
 )
 
 // program is what all commands share.
@@ -42,6 +43,7 @@ type program struct {
 // Main runs the program with its arguments, the program's own name first, and returns the exit
 // status.
 func Main(args, environ []string, stdout, stderr io.Writer) int {
+	debug.SetTraceback("crash") // a crash is a death by a signal: Go's usual exit status for it, 2, is that of a refusal
 	p := &program{environ: environ, stdout: stdout, stderr: stderr}
 	root := p.root(filepath.Base(args[0]))
 	root.SetArgs(args[1:])
@@ -58,6 +60,9 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		return 128 + int(syscall.SIGTERM)
 	}
 	say(stderr, root.Name(), err)
+	if open := new(controller.StaysOpenError); errors.As(err, &open) {
+		return ExitLater
+	}
 	if usage := new(controller.UsageError); errors.As(err, &usage) {
 		return ExitUsage
 	}
@@ -91,7 +96,8 @@ Without --job a built-in example job runs. Every flag can also be given in the e
 VIGIL_OPT_ and its name in capitals with underscores, or in the job file under "controller".
 
 Exit status: 0 done; 1 a budget is spent, a fatal error, or a failure without --use-health-check;
-2 bad flags or job file; 93 no progress, do not requeue; 128+n stopped by signal n.`,
+2 bad flags or job file; 75 the run is open and cannot be gone on with now, try again;
+93 no progress, do not requeue; 128+n stopped by signal n.`,
 		Example: fmt.Sprintf("  %[1]s --use-health-check --max-global-restart 3\n  %[1]s --job job.yaml\n  %[1]s run --nproc-per-node 4 -- train.py --epochs 3", name),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -206,9 +212,11 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 	made <- c
 	out, err := c.Run(ctx)
 	p.exit = out.Exit
-	switch early := new(signalError); {
+	switch early, open := new(signalError), new(controller.StaysOpenError); {
 	case errors.As(context.Cause(ctx), &early): // it came in the moment between
 		p.exit = 128 + int(early.signal)
+	case errors.As(err, &open):
+		return err
 	case err != nil && p.exit == ExitDone:
 		p.exit = ExitFailed
 	}

@@ -76,17 +76,25 @@ func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings)
 		return nil, err
 	}
 	if g.http, err = g.openHTTP(o, security); err != nil {
-		return nil, fmt.Errorf("--http: %w", err)
+		return nil, g.notNow(fmt.Errorf("--http: %w", err))
 	}
 	end.add("http listener", func(context.Context) error { return ignoreClosed(g.http.Close()) })
 	if err := g.openMachine(ctx, o, log, end); err != nil {
 		return nil, err
 	}
 	if g.socket, err = g.listen(); err != nil {
-		return nil, err
+		return nil, g.notNow(err)
 	}
 	end.add("socket", func(context.Context) error { return ignoreClosed(g.socket.Close()) })
 	return g, nil
+}
+
+// notNow marks what the machine has against going on with an open run.
+func (g *ground) notNow(err error) error {
+	if err == nil || !g.resumed {
+		return err
+	}
+	return &StaysOpenError{g.uid, err}
 }
 
 // listen opens the socket for services. Its name is the run's, so that services find the next controller
@@ -264,16 +272,22 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	return err
 }
 
-// openMachine becomes the keeper of processes and claims ports and devices.
+// openMachine becomes the keeper of processes, ends other runs, and claims ports and devices.
 func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, end *endings) error {
 	var err error
 	if g.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
-		return err
+		return g.notNow(err)
 	}
 	end.add("processes", func(context.Context) error { return g.keeper.Close() })
 	if err := g.endOtherRuns(ctx, o.ForgetState, o.Job.Name, log); err != nil {
 		return err
 	}
+	return g.notNow(g.claimMachine(ctx, o, log, end))
+}
+
+// claimMachine claims ports and devices.
+func (g *ground) claimMachine(ctx context.Context, o *Options, log *slog.Logger, end *endings) error {
+	var err error
 	if g.ports, err = g.runtime.Ports(); err != nil {
 		return err
 	}

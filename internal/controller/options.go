@@ -106,6 +106,20 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns the mistake itself.
 func (e *UsageError) Unwrap() error { return e.Err }
 
+// StaysOpenError says that a run is open which cannot be gone on with now, and that nothing of it was touched:
+// the machine, and nothing that was given, keeps a controller from it, so that a later start may go well. Exit 75.
+type StaysOpenError struct {
+	UID string
+	Err error
+}
+
+func (e *StaysOpenError) Error() string {
+	return fmt.Sprintf("%v\nthe run %s stays open, and what lives of it is left alone: start the controller again", e.Err, e.UID)
+}
+
+// Unwrap returns what the machine has said.
+func (e *StaysOpenError) Unwrap() error { return e.Err }
+
 // Check says everything that is wrong with the options, a line for each. It opens nothing.
 func (o *Options) Check() error {
 	var wrong []error

@@ -62,7 +62,8 @@ type Controller struct {
 
 // New makes everything that a run needs and refuses, with a *UsageError, what cannot be run here: a
 // port in use, a state directory that cannot be written or has a controller, a missing command, not
-// enough devices. Nothing has been started when it returns. Run must follow, or Close.
+// enough devices. Where a run is open and only the machine keeps it from being gone on with, the error is a
+// *StaysOpenError. Nothing has been started when it returns. Run must follow, or Close.
 func New(ctx context.Context, o Options) (*Controller, error) {
 	if err := o.Check(); err != nil {
 		return nil, &UsageError{err}
@@ -79,12 +80,15 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	c := &Controller{opts: o, log: log, began: time.Now(), history: event.NewHistory(200)}
 	c.endings.add("log", out.flush) // at last
 	if err := c.lay(ctx); err != nil {
-		return nil, errors.Join(&UsageError{err}, c.endings.run(log))
+		if open := new(StaysOpenError); !errors.As(err, &open) {
+			err = &UsageError{err}
+		}
+		return nil, errors.Join(err, c.endings.run(log))
 	}
 	c.compose()
 	if c.remembered != nil {
 		if err := memory.RestoreHealth(c.ground.journal, o.Job, c.store, c.remembered); err != nil {
-			return nil, errors.Join(err, c.Close())
+			return nil, errors.Join(c.ground.notNow(err), c.Close())
 		}
 	}
 	return c, nil
@@ -107,7 +111,7 @@ func (c *Controller) lay(ctx context.Context) error {
 	}
 	c.forgetRoles(gone) // the start is not refused any more
 	if err := g.beginRun(&c.opts); err != nil {
-		return err
+		return g.notNow(err)
 	}
 	c.places.keep(func(t placement.Table) { g.journal.Write(journal.Put(journal.Placement, placementKey, t)) })
 	return nil
@@ -215,7 +219,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 		c.endings.add("worker hooks", c.hooks.follow())
 	}
 	if err := c.takeOver(ctx); err != nil { // before services can register
-		return engine.Outcome{}, errors.Join(err, c.Close())
+		return engine.Outcome{}, errors.Join(c.ground.notNow(err), c.Close())
 	}
 	c.serve()
 	started := event.New(c.began, event.JobStarted)

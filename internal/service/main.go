@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -47,6 +48,7 @@ func Status(err error) int {
 // Main is the program: it runs a service with these arguments, without the program's own name, and
 // returns the exit code.
 func Main(args []string, stderr io.Writer) int {
+	debug.SetTraceback("crash") // a crash is a death by a signal, and no exit with 2
 	cmd := Command()
 	cmd.SetArgs(args)
 	cmd.SetErr(stderr)
