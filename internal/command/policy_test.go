@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"vigil/internal/event"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/roleapi"
 )
 
 const rulesJob = `name: tiny
@@ -98,29 +100,34 @@ func TestAQuestionThatIsWrongIsAnsweredWithWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestAFailureIsExplainedWithWhatARunningJobHasSpent(t *testing.T) {
-	path := jobFile(t, rulesJob)
-	answers := map[string]any{
-		"/api/v1/job": httpapi.Job{Name: "tiny", HealthCheck: true, GlobalRestarts: 5, MaxGlobalRestarts: 5},
-		"/api/v1/roles": httpapi.RoleList{Roles: []httpapi.Role{{Name: "actor", Incarnation: 6},
-			{Name: "critic", Incarnation: 8, RestartCount: 2, Workers: []httpapi.Worker{{Rank: 0, State: role.WorkerReady}, {Rank: 1, State: role.WorkerReady}}}}},
-	}
+func TestARunningControllerIsAskedWhatItWouldDo(t *testing.T) {
+	var asked url.Values
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := json.NewEncoder(w).Encode(answers[r.URL.Path]); err != nil {
-			t.Error(err)
+		asked = r.URL.Query()
+		if asked.Get("role") != "critic" {
+			roleapi.WriteProblem(w, roleapi.NewProblem(http.StatusUnprocessableEntity, "there is no such role"))
+			return
 		}
+		roleapi.WriteJSON(w, http.StatusOK, httpapi.Forecast{Role: "critic", Rank: 1, Cause: role.Exited, Detail: "SIGSEGV", GlobalRestarts: 2, MaxGlobalRestarts: 5, RestartCount: 1,
+			Lines: []httpapi.PolicyLine{{Rule: "fatal", Why: "it is not marked fatal"}, {Rule: "role_can_stay", Fits: true, Why: "it can"}}, Action: role.InPlace, Roles: []role.Name{"actor", "critic"}, WaitSeconds: 2.5})
 	}))
 	defer server.Close()
 	addr := strings.TrimPrefix(server.URL, "http://")
-	out, bad, status := controllerRuns("policy", "--job", path, "--explain", "critic", "silent", "--addr", addr)
-	for _, want := range []string{"global restarts spent 5 of 5, of critic 2 in place", "global_budget_spent  this would be restart 3 of critic since the last global one, and 5 of 5 global restarts are spent", "stop of the job, exit 1"} {
-		if status != 0 || !strings.Contains(out, want) {
-			t.Errorf("status %d, want %q:\n%s%s", status, want, out, bad)
-		}
+	out, bad, status := controllerRuns("policy", "--explain", "critic", "exited", "--rank", "1", "--signal", "SEGV", "--message", "a & b", "--addr", addr)
+	want := `critic rank 1 fails now: exited, SIGSEGV
+  global restarts spent 2 of 5, of critic 1 in place
+  -  fatal          it is not marked fatal
+  *  role_can_stay  it can
+restart in place of actor, critic, after a back-off of 2.5s at most
+`
+	if status != 0 || bad != "" || strings.Join(strings.Fields(out), " ") != strings.Join(strings.Fields(want), " ") {
+		t.Errorf("status %d\n%s%s", status, out, bad)
 	}
-	other := jobFile(t, strings.Replace(rulesJob, "tiny", "other", 1))
-	if _, bad, status := controllerRuns("policy", "--job", other, "--explain", "critic", "silent", "--addr", addr); status != ExitUsage || !strings.Contains(bad, "is tiny, not other: give its job file") {
-		t.Errorf("of another job: status %d, %s", status, bad)
+	if asked.Get("message") != "a & b" || asked.Get("rank") != "1" || asked.Get("signal") != "SEGV" || asked.Get("exit_code") != "-1" {
+		t.Errorf("asked %v", asked)
+	}
+	if _, bad, status := controllerRuns("policy", "--explain", "other", "silent", "--addr", addr); status != ExitUsage || !strings.Contains(bad, "there is no such role") {
+		t.Errorf("refused: status %d, %s", status, bad)
 	}
 }
 

@@ -56,7 +56,7 @@ spent at first. Lines that differ from what was decided then are marked with !.`
 				if err != nil {
 					return usage(err)
 				}
-				if err := printReplay(p.stdout, r.folder, restart.Replay(policyIn(o), past)); err != nil {
+				if err := printReplay(p.stdout, r.folder, restart.Replay(controller.PolicyIn(o), past)); err != nil {
 					return err
 				}
 			}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"vigil/internal/controller"
 	"vigil/internal/settings"
 	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/roleapi"
 )
 
 // status is what the status command shows, and prints as JSON.
@@ -87,6 +87,21 @@ func askAll(ctx context.Context, addr, tokenFile string, docs map[string]any) er
 	return nil
 }
 
+// answerError is an answer that is not the document asked for.
+type answerError struct {
+	status int
+	line   string
+	body   []byte
+}
+
+func (e *answerError) Error() string {
+	var p roleapi.Problem
+	if json.Unmarshal(e.body, &p) == nil && p.Detail != "" {
+		return p.Detail
+	}
+	return e.line + ": " + strings.TrimSpace(string(e.body))
+}
+
 func get(ctx context.Context, url, token string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -105,7 +120,7 @@ func get(ctx context.Context, url, token string, into any) error {
 		return err
 	}
 	if res.StatusCode != http.StatusOK {
-		return errors.New(res.Status + ": " + strings.TrimSpace(string(body)))
+		return &answerError{res.StatusCode, res.Status, body}
 	}
 	return json.Unmarshal(body, into)
 }

@@ -167,12 +167,8 @@ func (c *Controller) compose() {
 	if c.hooks != nil {
 		c.hooks.ports = c.crew.portsOf
 	}
-	onOff := restart.HealthCheckIsOff
-	if o.UseHealthCheck {
-		onOff = restart.HealthCheckOn
-	}
 	c.engine = engine.New(engine.Options{
-		Job: j, Policy: restart.PolicyOf(j, onOff, o.MaxGlobalRestart, o.NoProgressLives),
+		Job: j, Policy: PolicyIn(o),
 		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
 		Memory: memory.On(c.ground.journal), Remembered: c.remembered,
 	})

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"time"
 
 	"vigil/internal/job"
 	"vigil/internal/restart"
@@ -73,6 +74,17 @@ func (e *Engine) setRunning(name role.Name, why string) {
 	if st := e.roles[name]; st.state != role.Finished {
 		st.state, st.why = role.Running, why
 	}
+}
+
+// Foresee returns what would be done now about a failure of a role's present life. lost says that its worker
+// is among those that are available until then. It may be called at any time, and changes nothing.
+func (e *Engine) Foresee(f role.Failure, lost bool) restart.Forecast {
+	standing := e.standing()
+	if at := standing[f.Life.Role]; lost {
+		at.Available--
+		standing[f.Life.Role] = at
+	}
+	return restart.Foresee(e.Policy, e.Ledger(), standing, f, time.Now())
 }
 
 // standing is what health knows of every role's step.

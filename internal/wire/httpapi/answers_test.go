@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -19,7 +21,13 @@ func CheckAnswers(t *testing.T, a *API, fill *strings.Replacer) {
 		if item.Get == nil || item.Get.Responses["200"].Content["application/json"] == nil {
 			continue
 		}
-		r := httptest.NewRequest(http.MethodGet, fill.Replace(path), nil)
+		query := url.Values{}
+		for _, in := range item.Get.Parameters {
+			if in.In == "query" && in.Required {
+				query.Set(in.Name, fmt.Sprint(in.Schema.Examples[0]))
+			}
+		}
+		r := httptest.NewRequest(http.MethodGet, fill.Replace(path)+"?"+query.Encode(), nil)
 		r.Host = "localhost"
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, r)

@@ -125,6 +125,7 @@ func TestMistakesAreProblemDocuments(t *testing.T) {
 	for request, want := range map[string]int{
 		"GET /api/v1/nothing": 404, "GET /api/v1/incidents/99": 404, "GET /api/get_step": 404, "DELETE /api/v1/job": 405,
 		"GET /api/v1/events?after=x": 422, "GET /api/v1/events?limit=0": 422, "GET /api/v1/events?limit=10001": 422,
+		"GET /api/v1/policy/explain": 422, "GET /api/v1/policy/explain?role=critic&cause=exited&rank=x": 422, "GET /api/v1/policy/explain?role=critic&cause=exited&exit_code=3": 422,
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		w := ask(t, a, method, path)

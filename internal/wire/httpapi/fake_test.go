@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -74,6 +75,13 @@ func (f *fake) PlacementGroups() []httpapi.PlacementGroup {
 
 func (f *fake) Policy() httpapi.Policy {
 	return httpapi.Policy{Settings: []httpapi.Setting{{Name: "max_global_restart", Value: "3", Source: "default"}}}
+}
+
+func (f *fake) Foresee(q *httpapi.Question) (httpapi.Forecast, error) {
+	if q.Role != "critic" || q.Cause != role.Exited || q.ExitCode != httpapi.NoExitCode || q.Signal != "" {
+		return httpapi.Forecast{}, fmt.Errorf("%w: %+v", httpapi.ErrQuestion, q)
+	}
+	return httpapi.Forecast{Role: q.Role, Cause: q.Cause, Action: role.InPlace, Lines: []httpapi.PolicyLine{{Rule: "role_can_stay", Fits: true}}}, nil
 }
 
 func (f *fake) Restart(context.Context, role.Name) (string, error) { return "op-1", f.refuse }

@@ -47,6 +47,8 @@ type Controller interface {
 	Goodput() Goodput
 	// Policy returns what is in force.
 	Policy() Policy
+	// Foresee says what would be done about a failure now. ErrQuestion where there can be no such failure.
+	Foresee(*Question) (Forecast, error)
 	// Restart begins the restart of one role and returns an operation id without waiting for its end.
 	// It does not spend the budget. ErrConflict where it cannot be begun now.
 	Restart(context.Context, role.Name) (operation string, err error)

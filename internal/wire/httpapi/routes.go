@@ -94,6 +94,11 @@ func (e endpoints) registerJob(h huma.API) {
 		func(context.Context, *nothing) (Policy, error) {
 			return Policy{list(e.controller.Policy().Settings)}, nil
 		})
+	register(h, get("explain-policy", "/api/v1/policy/explain", "What would be done about a failure now, and why; nothing is done"),
+		func(_ context.Context, q *Question) (Forecast, error) {
+			f, err := e.controller.Foresee(q)
+			return f.whole(), err
+		})
 	register(h, post("stop-job", "/api/v1/job/stop", "Begin the orderly stop of the job"),
 		func(ctx context.Context, _ *nothing) (Operation, error) {
 			id, err := e.controller.StopJob(ctx)
@@ -167,10 +172,13 @@ func (e endpoints) unknown(name role.Name) error {
 	return &roleapi.UnknownError{Name: string(name), Known: known}
 }
 
-// asProblem adds to roleapi's rules the one of this package.
+// asProblem adds to roleapi's rules those of this package.
 func asProblem(err error) error {
-	if errors.Is(err, ErrConflict) {
+	switch {
+	case errors.Is(err, ErrConflict):
 		return roleapi.NewProblem(http.StatusConflict, err.Error())
+	case errors.Is(err, ErrQuestion):
+		return roleapi.NewProblem(http.StatusUnprocessableEntity, err.Error())
 	}
 	return roleapi.AsProblem(err)
 }

@@ -137,6 +137,46 @@ type Setting struct {
 	Source string    `json:"source" doc:"Where it came from." enum:"default,job,environment,flag"`
 }
 
+// NoExitCode stands in a question where the process has not ended with a code.
+const NoExitCode = -1
+
+// ErrQuestion says that a question makes no sense for this job: 422. Wrap it with why.
+var ErrQuestion = errors.New("what is asked about cannot happen")
+
+// Question is a failure that is asked about.
+type Question struct {
+	Role     role.Name  `query:"role" required:"true" doc:"Which role fails." example:"critic"`
+	Cause    role.Cause `query:"cause" required:"true" doc:"What kind of failure it is, as in an incident." example:"exited"`
+	Rank     int        `query:"rank" doc:"Which of its workers."`
+	ExitCode int        `query:"exit_code" default:"-1" doc:"The process ended with this code; -1: it did not."`
+	Signal   string     `query:"signal" doc:"The process was killed by this signal." example:"SEGV"`
+	Message  string     `query:"message" doc:"What the failure says."`
+}
+
+// Forecast answers /api/v1/policy/explain: what would be done now, line by line. Nothing is done.
+type Forecast struct {
+	Role              role.Name    `json:"role" doc:"Who would fail."`
+	Rank              int          `json:"rank" doc:"Which worker."`
+	Cause             role.Cause   `json:"cause" doc:"What kind of failure."`
+	Detail            string       `json:"detail" doc:"The failure in words; may be empty."`
+	GlobalRestarts    int          `json:"global_restarts" doc:"How many global restarts are spent before it."`
+	MaxGlobalRestarts int          `json:"max_global_restarts" doc:"How many may be spent."`
+	RestartCount      int          `json:"restart_count" doc:"How many restarts in place the role has spent before it."`
+	Lines             []PolicyLine `json:"lines" nullable:"false" doc:"The lines of the decision table, from its top to the one that settles it."`
+	Action            role.Action  `json:"action" doc:"What would be done." enum:"in_place,global,stop,ignore"`
+	Roles             []role.Name  `json:"roles" nullable:"false" doc:"The roles that would be touched."`
+	Alone             bool         `json:"alone" doc:"Only that worker would be restarted."`
+	ExitCode          *int         `json:"exit_code" doc:"What the controller would exit with, where the job would be stopped; else null." nullable:"true"`
+	WaitSeconds       float64      `json:"wait_seconds" doc:"How long, at most, the restart would wait for the role's back-off."`
+}
+
+// PolicyLine is one line of the decision table, held against a failure.
+type PolicyLine struct {
+	Rule string `json:"rule" doc:"The line." example:"role_can_stay"`
+	Fits bool   `json:"fits" doc:"It settles what is done."`
+	Why  string `json:"why" doc:"Why it does, or does not."`
+}
+
 // Operation answers a request that goes on after the answer.
 type Operation struct {
 	Operation string `json:"operation" doc:"Names the operation in the events that it brings forth."`

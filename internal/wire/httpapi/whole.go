@@ -40,6 +40,11 @@ func (i Incident) whole() Incident {
 	return i
 }
 
+func (f Forecast) whole() Forecast {
+	f.Lines, f.Roles = list(f.Lines), list(f.Roles)
+	return f
+}
+
 func (g PlacementGroup) whole() PlacementGroup {
 	g.Roles, g.Bundles = list(g.Roles), each(g.Bundles, Bundle.whole)
 	return g
