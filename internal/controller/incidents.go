@@ -129,10 +129,7 @@ func (n *incidents) writeOne(id string, was keptIncident, is *keptIncident) {
 	if !ok {
 		return
 	}
-	src, err := json.MarshalIndent(shown, "", "  ")
-	if err == nil {
-		err = replaceFile(filepath.Join(n.dir, id+".json"), append(src, '\n'))
-	}
+	src, err := n.encode(&shown)
 	if is.bad = err != nil; is.bad && !was.bad {
 		n.log.Error("write incident", "incident", id, "error", err)
 	}
@@ -145,6 +142,15 @@ func (n *incidents) writeOne(id string, was keptIncident, is *keptIncident) {
 	if is.ended && !was.ended {
 		n.hook.tell(notice{id, "ended", src}.errand(n.command))
 	}
+}
+
+// encode writes an incident's file, and returns what it has written.
+func (n *incidents) encode(i *httpapi.Incident) ([]byte, error) {
+	src, err := json.MarshalIndent(i, "", "  ")
+	if err == nil {
+		err = replaceFile(filepath.Join(n.dir, i.ID+".json"), append(src, '\n'))
+	}
+	return src, err
 }
 
 // one returns an incident with what was kept of its workers.

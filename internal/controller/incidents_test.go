@@ -16,7 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"vigil/internal/event"
+	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 )
@@ -254,29 +257,56 @@ func TestManyChangesAtOnceAreWrittenInOneGoAndTheLastBeforeTheEnd(t *testing.T) 
 func TestIncidentsOfEarlierControllersAreShownToo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	const decided = `"decided":"2026-01-02T03:04:05Z"`
 	for name, text := range map[string]string{
-		"9.json":  `{"id":"9","role":"critic","cause":"silent","open":true,"events":[{"kind":"failed"}]}`,
-		"10.json": `{"id":"10","role":"actor","cause":"exited","open":false}`,
+		"9.json":  `{"id":"9","role":"reward","rank":1,"cause":"silent","detail":"no word","open":true,` + decided + `,"events":[{"kind":"failed"}]}`,
+		"10.json": `{"id":"10","role":"actor","cause":"exited","open":false,` + decided + `}`,
+		"12.json": `{"id":"12","role":"actor","cause":"exited","open":true}`, "13.json": `{"id":"13","role":"critic","cause":"silent","open":true,` + decided + `,"events":[{"kind":"failed"}]}`,
+		"14.json": `{"id":"14","role":"actor","cause":"exited","open":true}`,
 		"8.json":  `{"id":"8",`, "x.json": `{}`, "9.json.new": `{}`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n := newIncidents(dir, event.NewHistory(10), nil, "", slog.New(slog.DiscardHandler))
-	recorded := map[string]httpapi.Incident{"11": {ID: "11", Role: "engine", Open: true}, "10": {ID: "10", Role: "nobody"}}
-	if err := n.load(recorded); err == nil {
+	history := event.NewHistory(10)
+	n := newIncidents(dir, history, nil, "", slog.New(slog.DiscardHandler))
+	now := time.Now()
+	recorded := map[string]httpapi.Incident{"11": {ID: "11", Role: "engine", Cause: role.Operator, Open: true, Decided: &now}, "10": {ID: "10", Role: "nobody"}}
+	m := &engine.Remembered{Incidents: 11, Plans: []engine.PlanMemory{{ID: 7, Incident: "13", Roles: []role.Name{"critic"}}}}
+	if err := n.load(recorded, m); err == nil {
 		t.Error("a broken file is not said")
 	}
-	all := n.before()
-	if len(all) != 3 || all[0].ID != "11" || all[0].Open || all[1].ID != "10" || all[1].Role != "actor" || all[2].ID != "9" || all[2].Events != nil {
-		t.Fatalf("shown: %+v", all)
+	var shown []string
+	for _, i := range n.before() {
+		shown = append(shown, fmt.Sprintf("%s %s %t %q %d", i.ID, i.Role, i.Open, i.Error, len(i.Events)))
 	}
-	one, ok := n.one("9")
-	if !ok || one.Open || one.Error != leftOpen || len(one.Events) != 1 {
+	want := []string{fmt.Sprintf("12 actor false %q 0", leftUndecided), fmt.Sprintf("11 engine false %q 0", leftOpen), `10 actor false "" 0`, fmt.Sprintf("9 reward false %q 0", leftOpen)}
+	if diff := cmp.Diff(want, shown); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	if one, ok := n.one("9"); !ok || len(one.Events) != 1 {
 		t.Errorf("shown: %+v", one)
+	}
+	if i := readIncident(t, dir, "9"); i.Open || i.Error != leftOpen {
+		t.Errorf("its file: %+v", i)
 	}
 	if _, ok := n.one("8"); ok {
 		t.Error("what cannot be read is shown")
+	}
+	var failed []string
+	for _, f := range m.Failures {
+		failed = append(failed, fmt.Sprintf("%s %s %s", f.Subject(), f.Cause, f.Detail))
+	}
+	if diff := cmp.Diff([]string{"reward rank 1 silent no word", "actor rank 0 exited ", "critic rank 0 silent "}, failed); diff != "" || m.Incidents != 13 {
+		t.Errorf("remembered %d incidents, and the failures (-want +got):\n%s", m.Incidents, diff)
+	}
+	// The repair of 13 goes on: what ends it is in the same incident.
+	ended := event.New(time.Now(), event.PlanEnded)
+	ended.Incident, ended.Roles = "13", []role.Name{"critic"}
+	history.Observe(ended)
+	n.write()
+	if i := readIncident(t, dir, "13"); i.Open || i.Error != "" || len(i.Events) != 2 {
+		t.Errorf("its file: %+v", i)
 	}
 }

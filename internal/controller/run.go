@@ -147,7 +147,7 @@ func (c *Controller) compose() {
 	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, o.OnIncident, c.log)
 	if c.ground.resumed {
 		recorded, err := journal.Read[httpapi.Incident](c.ground.journal, journal.Incident)
-		if err := errors.Join(err, c.kept.load(recorded)); err != nil {
+		if err := errors.Join(err, c.kept.load(recorded, c.remembered)); err != nil {
 			c.log.Warn("not all earlier incidents can be shown", "error", err)
 		}
 	}

@@ -56,6 +56,15 @@ type History struct {
 // NewHistory returns a history of the newest size incidents.
 func NewHistory(size int) *History { return &History{size: size} }
 
+// GoOn remembers an incident of an earlier controller whose repair goes on: led is the incident whose plan mends
+// it, its own or another, and alone says that only its worker is restarted.
+func (h *History) GoOn(i Incident, led string, alone bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i.led, i.alone = led, alone
+	h.kept = append(h.kept, &i)
+}
+
 // Observe takes in what happened.
 func (h *History) Observe(e Event) {
 	h.mu.Lock()

@@ -66,6 +66,7 @@ type Remembered struct {
 	Incidents int
 	Roles     map[role.Name]RoleMemory
 	Plans     []PlanMemory // that had not ended, in the order in which they began
+	Failures  []role.Failure
 }
 
 // noMemory is the memory of a job that nobody takes over.

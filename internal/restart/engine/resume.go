@@ -36,7 +36,7 @@ func (l lives) holds(name role.Name, rank int, m RoleMemory) bool {
 func (e *Engine) resume(ctx context.Context) {
 	m := e.Remembered
 	e.mu.Lock()
-	e.ledger, e.incidents = m.Ledger.Clone(), m.Incidents
+	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures)
 	for n, was := range m.Roles {
 		if st, ok := e.roles[n]; ok {
 			st.incarnation, st.byHand, st.step = was.Incarnation, was.ByHand, was.Step
