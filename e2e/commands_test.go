@@ -361,9 +361,10 @@ func untilFile(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 2)
 	pattern := regexp.MustCompile("(?m)" + args[1])
 	eventually(ts, func() error {
-		if src := read(ts.MkAbs(args[0])); !pattern.MatchString(src) {
-			return fmt.Errorf("%s does not have %q: %s", args[0], args[1], src)
+		src, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil && !pattern.Match(src) {
+			err = fmt.Errorf("%s does not have %q: %s", args[0], args[1], src)
 		}
-		return nil
+		return err
 	})
 }

@@ -92,7 +92,7 @@ func (r *Role) unit(key string, wrong tell) {
 func unitKeys() []Key {
 	units := oneOf(UnitRole, UnitWorker)
 	unit := ofRole("unit", units, func(r *Role) *Unit { return &r.Restart.Unit }, "`role`",
-		"What is restarted when a worker fails: all workers of the role, or with `worker` that one alone, with the same rank and ports; the incarnation stays, the attempt counts up. The role fails instead, and is repaired as `on_failure` says, when fewer than `min_available` of the others are ready, when this worker has used up `escalate_at`, and for causes that concern the whole role (its service is lost, `hardware`, `preempted`). A repair of the role forgives what its workers have used up.")
+		"What is restarted when a worker fails: all workers of the role, or with `worker` that one alone, with the same rank and ports; the incarnation stays, the attempt counts up. The role fails instead, and is repaired as `on_failure` says, when fewer than `min_available` of the others are ready, when this worker has used up `escalate_at`, and for causes that concern the whole role (its service is lost, `hardware`, `preempted`, `port_taken`). A repair of the role forgives what its workers have used up.")
 	unit.read = func(r *reader, t target, n *node) {
 		t.role.Restart.Unit, _ = units.read(r, n) // empty if bad: one mistake, one problem
 	}

@@ -144,7 +144,7 @@ func (t *trial) worker() (verdict, bool) {
 		return t.no("others have failed with it")
 	case t.at.Available < t.rp.MinAvailable:
 		t.above = fmt.Sprintf("%s cannot be restarted alone: %s available, restart.min_available is %d", t.f.Subject(), others(t.at.Available), t.rp.MinAvailable)
-	case t.rp.EscalateAt > 0 && s.Restarts+1 >= t.rp.EscalateAt && t.f.Cause != role.PortTaken:
+	case t.rp.EscalateAt > 0 && s.Restarts+1 >= t.rp.EscalateAt:
 		t.above = fmt.Sprintf("this would be restart %d of %s alone", s.Restarts+1, t.f.Subject())
 	default:
 		return verdict{action: role.InPlace, rule: WorkerCanRestart, alone: true,

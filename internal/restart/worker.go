@@ -40,10 +40,11 @@ type SpentAlone struct {
 }
 
 // ofWorker reports whether a failure concerns one worker and nothing that its peers share. A device or
-// node that is ill or taken away needs another place, and places are the role's.
+// node that is ill or taken away needs another place, a port that a stranger has needs another, and places and
+// ports are the role's.
 func ofWorker(f role.Failure) bool {
 	switch f.Cause {
-	case role.Hardware, role.Preempted, role.Unreachable, role.Unrepaired, role.Operator:
+	case role.Hardware, role.Preempted, role.PortTaken, role.Unreachable, role.Unrepaired, role.Operator:
 		return false
 	default:
 		return f.Life.Rank != role.NoRank
@@ -66,11 +67,9 @@ func (l Ledger) spendAlone(p Policy, f role.Failure, now time.Time) Ledger {
 	}
 	s.InARow++
 	s.Running = time.Time{}
-	if f.Cause != role.PortTaken {
-		s.Restarts++
-		rp := p.Roles[key.Role]
-		l.Times.Workers[key] = charged(l.Times.Workers[key], rp.Window, rp.EscalateAt, now)
-	}
+	s.Restarts++
+	rp := p.Roles[key.Role]
+	l.Times.Workers[key] = charged(l.Times.Workers[key], rp.Window, rp.EscalateAt, now)
 	l.Workers[key] = s
 	return l
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,6 +181,10 @@ func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure
 		s.log.Warn("the error file says nothing", "rank", w.life.Rank, "err", broken)
 		f.Detail += "; " + broken.Error()
 	}
+	if taken := s.takenPort(w, exit); taken != "" {
+		f.Cause, f.Detail = role.PortTaken, taken+"; "+f.Detail
+		return f
+	}
 	if w.devices == 0 {
 		return f
 	}
@@ -189,6 +194,33 @@ func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure
 		f.Cause, f.Detail = role.Hardware, x.Line+"; "+f.Detail
 	}
 	return f
+}
+
+// takenPort says which of the ports that a worker was given a stranger listens on. A worker that was killed has
+// not ended because of that.
+func (s *Service) takenPort(w *worker, exit role.Exit) string {
+	if exit.Signal == "" && exit.Code == 0 || exit.Signal != "" && exit.Signal != "SIGABRT" {
+		return ""
+	}
+	ports := map[string]uint32{}
+	maps.Copy(ports, w.ports)
+	if w.master != 0 && s.opts.Role.Distributed != job.None {
+		ports["master"] = w.master
+	}
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		if who, taken := proc.ListenerOn(int(ports[name])); taken && s.isStranger(who) {
+			return fmt.Sprintf("its port %d (%s) is taken by %s", ports[name], name, who)
+		}
+	}
+	return ""
+}
+
+// isStranger says whether who listens is nothing of this job.
+func (s *Service) isStranger(who proc.Listener) bool {
+	if who.PID == 0 {
+		return who.UID != os.Geteuid()
+	}
+	return !strings.HasPrefix(who.Mark, s.opts.JobUID+"/") && !who.Below(os.Getpid())
 }
 
 // rootCause returns the message of the error file that was written first by a rank of the role on this

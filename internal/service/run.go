@@ -178,7 +178,7 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	attempt := max(int(o.GetAttempt()), 1)
 	w := &worker{
 		life:  role.Life{Job: s.opts.JobUID, Role: s.id.Role, Incarnation: int(order.GetIncarnation()), Rank: int(o.GetRank()), Attempt: attempt},
-		ports: o.GetPorts(), gpus: o.GetDevices(),
+		ports: o.GetPorts(), master: order.GetMasterPort(), gpus: o.GetDevices(),
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		state: role.WorkerStarting,
 	}

@@ -23,6 +23,7 @@ const tailLines = 20
 type worker struct {
 	life    role.Life
 	ports   map[string]uint32
+	master  uint32   // port of the life's store; 0: there is none
 	devices int      // how many it sees
 	gpus    []string // those that are its own, as the order names them
 	command []string
