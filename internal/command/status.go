@@ -69,22 +69,33 @@ func askAll(ctx context.Context, addr, tokenFile string, docs map[string]any) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if !strings.Contains(addr, "://") {
-		addr = "http://" + addr
-	}
-	token := ""
-	if tokenFile != "" {
-		var err error
-		if token, err = controller.ReadToken(tokenFile); err != nil {
-			return usage(err)
-		}
+	base, token, err := target(addr, tokenFile)
+	if err != nil {
+		return err
 	}
 	for path, into := range docs {
-		if err := get(ctx, addr+path, token, into); err != nil {
-			return fmt.Errorf("ask the controller at %s: %w", addr, err)
+		body, err := call(ctx, http.MethodGet, base+path, token, "")
+		if err == nil {
+			err = json.Unmarshal(body, into)
+		}
+		if err != nil {
+			return fmt.Errorf("ask the controller at %s: %w", base, err)
 		}
 	}
 	return nil
+}
+
+// target is a controller's base URL, and the token that it asks for; empty: none.
+func target(addr, tokenFile string) (base, token string, err error) {
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	if tokenFile != "" {
+		if token, err = controller.ReadToken(tokenFile); err != nil {
+			return "", "", usage(err)
+		}
+	}
+	return addr, token, nil
 }
 
 // answerError is an answer that is not the document asked for.
@@ -102,27 +113,25 @@ func (e *answerError) Error() string {
 	return e.line + ": " + strings.TrimSpace(string(e.body))
 }
 
-func get(ctx context.Context, url, token string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// call sends one request and returns the document that answers it.
+func call(ctx context.Context, method, url, token, text string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
-	if err != nil {
-		return err
+	if err == nil && res.StatusCode/100 != 2 {
+		err = &answerError{res.StatusCode, res.Status, body}
 	}
-	if res.StatusCode != http.StatusOK {
-		return &answerError{res.StatusCode, res.Status, body}
-	}
-	return json.Unmarshal(body, into)
+	return body, err
 }
 
 // print writes the status for people.

@@ -17,7 +17,7 @@ import (
 // findCgroup returns the folder of our own version 2 cgroup if a leaf can be made in it, a process born
 // into the leaf, and the leaf removed; otherwise the empty string.
 func (k *Keeper) findCgroup() string {
-	own, err := ownCgroup()
+	own, err := CgroupOf(os.Getpid())
 	if err == nil {
 		err = k.tryLeaf(own)
 	}
@@ -28,9 +28,10 @@ func (k *Keeper) findCgroup() string {
 	return own
 }
 
-// ownCgroup finds our cgroup below a mount of cgroup2, which may lie anywhere (cgroups(7)).
-func ownCgroup() (string, error) {
-	text, err := os.ReadFile("/proc/self/cgroup")
+// CgroupOf returns the folder of a process's version 2 cgroup, below a mount of cgroup2, which may lie anywhere
+// (cgroups(7)).
+func CgroupOf(pid int) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +60,7 @@ func ownCgroup() (string, error) {
 		}
 		folder := filepath.Join(field[4], below)
 		pids, err := pidsIn(folder)
-		if err == nil && slices.Contains(pids, os.Getpid()) {
+		if err == nil && slices.Contains(pids, pid) {
 			return folder, nil
 		}
 	}
