@@ -94,20 +94,20 @@ func (c *Controller) tellStatus(s *supervisor) {
 	if why != "" {
 		text += ": " + why
 	}
-	words := ""
+	ready := s.ready || (view{c}).Ready() == nil
+	stops := s.stops || state == "stopping"
+	var words []string
 	if text != s.said {
-		words = "STATUS=" + strings.ReplaceAll(text, "\n", " ")
+		words = append(words, "STATUS="+strings.ReplaceAll(text, "\n", " "))
 	}
-	if !s.ready && (view{c}).Ready() == nil {
-		s.ready = true
-		words = strings.TrimPrefix(words+"\nREADY=1", "\n")
+	if ready && !s.ready {
+		words = append(words, "READY=1")
 	}
-	if state == "stopping" && !s.stops {
-		s.stops = true
-		words = strings.TrimPrefix(words+"\nSTOPPING=1", "\n")
+	if stops && !s.stops {
+		words = append(words, "STOPPING=1")
 	}
-	if words != "" && c.tell(s, words) {
-		s.said = text
+	if len(words) > 0 && c.tell(s, strings.Join(words, "\n")) { // else it is told next time
+		s.said, s.ready, s.stops = text, ready, stops
 	}
 }
 

@@ -110,3 +110,18 @@ func TestAWatchdogOfAnotherProcessIsNotFed(t *testing.T) {
 		t.Errorf("supervisor %+v without a socket", s)
 	}
 }
+
+func TestWhatASupervisorCouldNotBeToldIsToldAgain(t *testing.T) {
+	l, path := listen(t)
+	hidden := path + ".hidden"
+	if err := os.Rename(path, hidden); err != nil {
+		t.Fatal(err)
+	}
+	p := beginWith(t, sleepers, func(o *Options) { o.Environ = append(o.Environ, "NOTIFY_SOCKET="+path) })
+	p.until(t, "the job to be ready, of which nobody hears", func() bool { return view{p.Controller}.Ready() == nil })
+	<-time.After(supervisorEvery + 500*time.Millisecond) // it has been tried
+	if err := os.Rename(hidden, path); err != nil {
+		t.Fatal(err)
+	}
+	p.until(t, "READY=1", func() bool { return l.heard("READY=1") == 1 && l.heard("STATUS=running") == 1 })
+}
