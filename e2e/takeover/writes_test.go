@@ -127,31 +127,33 @@ func TestAControllerMayDieAtAnyWriteOfItsJournal(t *testing.T) {
 // The controller is killed at any time, and the one after it, until so many are.
 // shows: A44 A49
 func TestControllersMayDieAtAnyInstant(t *testing.T) {
-	left, err := strconv.ParseInt(cmp.Or(os.Getenv("VIGIL_TAKEOVER_RANDOM"), "12"), 10, 64)
+	left, err := strconv.ParseInt(cmp.Or(os.Getenv("VIGIL_TAKEOVER_RANDOM"), "20"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	chance := seed(t)
 	const each = 6
 	var died atomic.Int64
-	t.Run("each", func(t *testing.T) {
-		for i := range (left + each - 1) / each {
-			own := rand.New(rand.NewPCG(chance.Uint64(), 0))
-			t.Run(strconv.FormatInt(i, 10), func(t *testing.T) {
-				t.Parallel()
-				controllers := 0
-				j := prepare(t, i%2 == 1 && os.Geteuid() == 0, smallJob)
-				j.dies = func() (time.Duration, bool) {
-					controllers++
-					return time.Duration(own.IntN(700)) * time.Millisecond, controllers <= each
-				}
-				j.tell()
-				died.Add(int64(j.deaths))
-			})
-		}
-	})
+	for round := 0; round < 3 && died.Load() < left && !t.Failed(); round++ { // a story may be over before the next death
+		t.Run(fmt.Sprintf("round %d", round), func(t *testing.T) {
+			for i := range (left - died.Load() + each - 1) / each {
+				own := rand.New(rand.NewPCG(chance.Uint64(), 0))
+				t.Run(strconv.FormatInt(i, 10), func(t *testing.T) {
+					t.Parallel()
+					controllers := 0
+					j := prepare(t, i%2 == 1 && os.Geteuid() == 0, smallJob)
+					j.dies = func() (time.Duration, bool) {
+						controllers++
+						return time.Duration(own.IntN(700)) * time.Millisecond, controllers <= each
+					}
+					j.tell()
+					died.Add(int64(j.deaths))
+				})
+			}
+		})
+	}
 	t.Logf("%d controllers were killed", died.Load())
-	if died.Load() < left/2 { // a story may be over before the next death
+	if died.Load() < left {
 		t.Errorf("only %d controllers were killed, want %d", died.Load(), left)
 	}
 }
