@@ -47,6 +47,7 @@ var verbs = map[string]func(value string) error{
 	"listen":   listen,
 	"report":   func(text string) error { return post("/report_error", text) },
 	"escape":   escape,
+	"shm":      share,
 	"wait":     func(string) error { wait(); return nil },
 }
 
@@ -233,6 +234,21 @@ func await(file string) error {
 		}
 	}
 	return nil
+}
+
+// share makes a file of shared memory, maps it, and leaves its name in a file.
+func share(name string) error {
+	f, err := os.CreateTemp("/dev/shm", "psm_")
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(4096); err != nil {
+		return err
+	}
+	if _, err := syscall.Mmap(int(f.Fd()), 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED); err != nil {
+		return err
+	}
+	return replace(name, f.Name()+"\n")
 }
 
 // die ends this process by a signal, without Go's own handling of it.
