@@ -129,6 +129,10 @@ func condition(name string) (bool, error) {
 		return memoryCgroups(), nil
 	case "cgroups":
 		return cgroupsWritable(), nil
+	case "freezer":
+		probe := filepath.Join("/sys/fs/cgroup/freezer", fmt.Sprintf("vigil-probe-%d", os.Getpid()))
+		err := os.Mkdir(probe, 0o755)
+		return os.Geteuid() == 0 && err == nil && os.Remove(probe) == nil, nil
 	case "torch": // Debian's, python3-torch
 		return imports("/usr/bin/python3", "torch"), nil
 	case "transformers":

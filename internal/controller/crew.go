@@ -63,10 +63,11 @@ func newCrew(c *Controller) *crew {
 		}
 		self = []string{exe}
 	}
-	w := &crew{
+	var w *crew
+	w = &crew{
 		Controller: c, changed: make(chan struct{}, 1),
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
-			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log, Record: c.ground.record}),
+			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log, Record: func(o local.Obligation) { w.owes(o) }}),
 		grace:   leaveGrace,
 		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
 		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, there: map[role.Life]bool{}, stale: map[role.Name]bool{},

@@ -17,6 +17,7 @@ type obligationRecord struct {
 	Since   time.Time    `json:"since"`
 	Left    []leftRecord `json:"left"`
 	Earlier bool         `json:"earlier,omitempty"` // an earlier run has left it
+	Devices []string     `json:"devices,omitempty"` // that it may use
 }
 
 // leftRecord is one process of it.
@@ -27,23 +28,39 @@ type leftRecord struct {
 	Why   string `json:"why"`
 }
 
-// record keeps an obligation as it is now, for the next controller.
-func (g *ground) record(o local.Obligation) { g.journal.Write(recordOf(o)) }
+// owes keeps an obligation as it is now, for the next controller, and blocks the devices that what is left may
+// use until it is met.
+func (w *crew) owes(o local.Obligation) {
+	key := keyOf(o)
+	if len(o.Left) == 0 {
+		w.places.unblock(key)
+	} else {
+		if o.Devices == nil && !o.Earlier {
+			o.Devices = w.places.devicesOf(o.Role, o.Index)
+		}
+		o.Devices = w.places.block(key, o)
+	}
+	w.ground.journal.Write(recordOf(o))
+}
 
-// recordOf is an obligation in the journal, or that it is met.
-func recordOf(o local.Obligation) journal.Entry {
+func keyOf(o local.Obligation) string {
 	key := fmt.Sprintf("%s/%d", o.Role, o.Index)
 	if o.Earlier {
 		key += "/earlier"
 	}
+	return key
+}
+
+// recordOf is an obligation in the journal, or that it is met.
+func recordOf(o local.Obligation) journal.Entry {
 	if len(o.Left) == 0 {
-		return journal.Delete(journal.Obligation, key)
+		return journal.Delete(journal.Obligation, keyOf(o))
 	}
-	r := obligationRecord{Role: o.Role, Index: o.Index, Since: o.Since, Earlier: o.Earlier}
+	r := obligationRecord{Role: o.Role, Index: o.Index, Since: o.Since, Earlier: o.Earlier, Devices: o.Devices}
 	for _, h := range o.Left {
 		r.Left = append(r.Left, leftRecord{h.PID, h.StartTime, h.Name, h.Why})
 	}
-	return journal.Put(journal.Obligation, key, r)
+	return journal.Put(journal.Obligation, keyOf(o), r)
 }
 
 // obligations returns what an earlier controller has left to do. A boot has met all of it.
@@ -57,7 +74,7 @@ func (g *ground) obligations() ([]local.Obligation, error) {
 	}
 	var owed []local.Obligation
 	for _, r := range records {
-		o := local.Obligation{Role: r.Role, Index: r.Index, Since: r.Since, Earlier: r.Earlier}
+		o := local.Obligation{Role: r.Role, Index: r.Index, Since: r.Since, Earlier: r.Earlier, Devices: r.Devices}
 		for _, l := range r.Left {
 			o.Left = append(o.Left, proc.Holder{Ident: proc.Ident{PID: l.PID, StartTime: l.Start}, Name: l.Name, Why: l.Why})
 		}

@@ -1,13 +1,18 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"vigil/internal/job"
+	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
+	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
 
@@ -16,12 +21,16 @@ type places struct {
 	mu       sync.Mutex
 	table    *placement.Table
 	requests map[role.Name]placement.Request
-	anew     map[role.Name]bool    // roles that live where an earlier request has placed them
-	record   func(placement.Table) // keeps the table for the next controller; called in order
+	anew     map[role.Name]bool // roles that live where an earlier request has placed them
+	nodes    []placement.Node
+	blocked  map[string]local.Obligation // by key, what may use devices and could not be ended
+	freed    chan struct{}               // closed when less is blocked
+	record   func(placement.Table)       // keeps the table for the next controller; called in order
 }
 
 func newPlaces(nodes []placement.Node, j *job.Job) *places {
-	p := &places{table: placement.New(nodes...), requests: map[role.Name]placement.Request{}, anew: map[role.Name]bool{}, record: func(placement.Table) {}}
+	p := &places{table: placement.New(nodes...), requests: map[role.Name]placement.Request{}, anew: map[role.Name]bool{}, nodes: nodes,
+		blocked: map[string]local.Obligation{}, freed: make(chan struct{}), record: func(placement.Table) {}}
 	for i := range j.Roles {
 		r := placement.ForRole(j.Roles[i])
 		p.requests[r.Role] = r
@@ -96,11 +105,87 @@ func (p *places) Place(name role.Name) error {
 		p.table.Release(name)
 		delete(p.anew, name)
 	}
+	var err error
 	if at, ok := p.table.Group(name); ok && at.State != placement.Released {
-		_, err := p.table.Rebuild(name)
-		return err
+		_, err = p.table.Rebuild(name)
+	} else {
+		err = p.table.Reserve(p.requests[name])
 	}
-	return p.table.Reserve(p.requests[name])
+	if lacking := new(placement.Lacking); errors.As(err, &lacking) && len(p.blocked) > 0 {
+		return &engine.BlockedError{Err: fmt.Errorf("waits for %s", p.blockers()), Freed: p.freed}
+	}
+	return err
+}
+
+// blockers says which devices are blocked, and by whom.
+func (p *places) blockers() string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(p.blocked)) {
+		o := p.blocked[key]
+		all = append(all, fmt.Sprintf("devices %s, which may be in use by what could not be ended: %s", strings.Join(o.Devices, ", "), o))
+	}
+	return strings.Join(all, "; ")
+}
+
+// devicesOf are those of one service of a role.
+func (p *places) devicesOf(name role.Name, index int) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g, _ := p.table.Group(name)
+	var nodes, devices []string
+	for _, b := range g.Bundles { // services are numbered by the nodes of their first ranks
+		if !slices.Contains(nodes, b.Node) {
+			nodes = append(nodes, b.Node)
+		}
+		if slices.Index(nodes, b.Node) == index {
+			devices = append(devices, b.Devices...)
+		}
+	}
+	slices.Sort(devices)
+	return slices.Compact(devices)
+}
+
+// block has nothing placed on the devices of what could not be ended, and returns them. A second call for a key
+// keeps the devices of the first.
+func (p *places) block(key string, o local.Obligation) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was, known := p.blocked[key]; known {
+		o.Devices = was.Devices
+	}
+	if len(o.Devices) > 0 {
+		p.blocked[key] = o
+		p.setNodes()
+	}
+	return o.Devices
+}
+
+func (p *places) unblock(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.blocked[key]; !known {
+		return
+	}
+	delete(p.blocked, key)
+	p.setNodes()
+	close(p.freed)
+	p.freed = make(chan struct{})
+}
+
+// setNodes tells the table which devices can be used.
+func (p *places) setNodes() {
+	usable := slices.Clone(p.nodes)
+	for i := range usable {
+		usable[i].Devices = slices.DeleteFunc(slices.Clone(usable[i].Devices), func(d string) bool {
+			for _, o := range p.blocked {
+				if slices.Contains(o.Devices, d) {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	p.table.SetNodes(usable...)
 }
 
 // Release gives the role's bundles back.

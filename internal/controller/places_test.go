@@ -2,11 +2,16 @@ package controller
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"vigil/internal/job"
+	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
+	"vigil/internal/proc"
+	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
 
@@ -100,4 +105,57 @@ func TestWhoLivesStaysWhereItWasPlaced(t *testing.T) {
 	if err := newPlaces(nodes, much).resume(much, first.table, map[role.Name]bool{"critic": true}); err == nil {
 		t.Error("five of four devices are given away")
 	}
+}
+
+// What could not be ended keeps its role off its devices until it has ended: there are others, or the role waits.
+func TestDevicesOfWhatCouldNotBeEndedAreBlocked(t *testing.T) {
+	left := local.Obligation{Role: "critic", Index: 0, Left: []proc.Holder{{Name: "python3"}}}
+	nodes := []placement.Node{{Name: "here", CPUs: 8, Memory: 1 << 30, Devices: []string{"0", "1", "2"}, Well: true}}
+	j := gpuJob([]role.Name{"actor", "critic"}, 1, 1)
+	p := newPlaces(nodes, j)
+	if err := p.reserve(j); err != nil {
+		t.Fatal(err)
+	}
+	on := func(name role.Name, want ...string) {
+		t.Helper()
+		if at, ok := p.table.Place(name, 0); !ok || !slices.Equal(at.Devices, want) {
+			t.Errorf("%s lies on %v, want %v", name, at.Devices, want)
+		}
+	}
+	on("critic", "1")
+	left.Devices = p.devicesOf("critic", 0)
+	if got := p.block("critic/0", left); !slices.Equal(got, []string{"1"}) {
+		t.Fatalf("blocked %v", got)
+	}
+	if err := p.Place("critic"); err != nil {
+		t.Fatal(err)
+	}
+	on("critic", "2")
+	on("actor", "0")
+	// It has left something there too, and nothing else is free.
+	other := local.Obligation{Role: "critic", Index: 0, Earlier: true, Left: left.Left, Devices: []string{"2"}}
+	p.block("critic/0/earlier", other)
+	other.Devices = nil // what the launcher knows of it
+	if got := p.block("critic/0/earlier", other); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("blocked %v", got)
+	}
+	blocked := new(engine.BlockedError)
+	if err := p.Place("critic"); !errors.As(err, &blocked) || !strings.Contains(err.Error(), "devices 1, which") || !strings.Contains(err.Error(), "devices 2, which") {
+		t.Fatalf("placed: %v", err)
+	}
+	if err := p.Place("actor"); err != nil {
+		t.Errorf("another role: %v", err)
+	}
+	p.unblock("critic/0")
+	select {
+	case <-blocked.Freed:
+	default:
+		t.Error("nobody is told that less is blocked")
+	}
+	if err := p.Place("critic"); err != nil {
+		t.Fatal(err)
+	}
+	on("critic", "1")
+	p.unblock("critic/0/earlier")
+	p.unblock("critic/0/earlier") // it is met already
 }

@@ -24,7 +24,8 @@ type Obligation struct {
 	Index   int
 	Since   time.Time
 	Left    []proc.Holder
-	Earlier bool // an earlier run has left it: that it is still there is not this one's failure
+	Earlier bool     // an earlier run has left it: that it is still there is not this one's failure
+	Devices []string // that it may use, where that is known
 }
 
 // String says "critic/0: not ended since 15:04:05: pid 4711 python3 (still there after SIGKILL)".

@@ -335,3 +335,36 @@ func TestAStepThatTheIdleServiceDoesNotConfirmIsAFailedRepair(t *testing.T) {
 		}
 	})
 }
+
+// What a role needs is in the hand of something that could not be ended: the role waits for that, and spends nothing.
+// shows: A08
+func TestARoleWaitsForWhatIsBlockedAndOthersDoNot(t *testing.T) {
+	play(t, []job.Role{roleOf("actor"), roleOf("critic"), roleOf("reward")}, func(t *testing.T, s *stage) {
+		freed := make(chan struct{})
+		s.placing("critic", &engine.BlockedError{Err: errors.New("waits for devices 1: pid 4711 is still there"), Freed: freed})
+		s.fail("critic")
+		wait(time.Minute)
+		if st := s.engine.Status("critic"); st.Why != "waits for devices 1: pid 4711 is still there" {
+			t.Errorf("critic is %+v", st)
+		}
+		s.fail("reward")
+		wait(time.Minute)
+		runs(t, s, map[role.Name]int{"actor": 1, "reward": 2})
+		s.placing("critic", nil)
+		close(freed)
+		wait(time.Minute)
+		runs(t, s, map[role.Name]int{"actor": 1, "critic": 2, "reward": 2})
+		if l := s.engine.Ledger(); l.Global != 0 || l.Roles["critic"].InPlace != 1 {
+			t.Errorf("spent %+v", l)
+		}
+		// Nobody waits longer than a start may take.
+		s.placing("critic", &engine.BlockedError{Err: errors.New("waits"), Freed: make(chan struct{})})
+		s.fail("critic")
+		wait(31 * time.Minute)
+		if l := s.engine.Ledger(); l.Roles["critic"].InPlace != 0 || l.Global != 1 {
+			t.Errorf("spent %+v: the failed repair was not answered", l)
+		}
+		s.placing("critic", nil)
+		wait(31 * time.Minute)
+	})
+}

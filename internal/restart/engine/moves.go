@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 	case restart.BackOff:
 		return e.backOff(r, m.Role)
 	case restart.Place:
-		return result{err: e.Places.Place(m.Role)}
+		return e.place(r, m.Role)
 	case restart.Start:
 		e.setState(m.Role, role.Starting, "its service starts")
 		return bounded(ctx, startLimit, func(ctx context.Context) error {
@@ -202,6 +203,28 @@ func (r *run) wait(d time.Duration) result {
 		return result{detail: d.Round(100 * time.Millisecond).String()}
 	case <-r.boundary.Done():
 		return result{err: context.Cause(r.boundary)}
+	}
+}
+
+// place waits for what is blocked, as long as a start may take. Other roles do not wait with it.
+func (e *Engine) place(r *run, name role.Name) result {
+	cfg, _ := e.Job.Role(name)
+	late := time.NewTimer(cmp.Or(cfg.Limits.Start, e.StartLimit))
+	defer late.Stop()
+	for {
+		err := e.Places.Place(name)
+		blocked := new(BlockedError)
+		if !errors.As(err, &blocked) {
+			return result{err: err}
+		}
+		e.setWhy(name, err.Error())
+		select {
+		case <-blocked.Freed:
+		case <-late.C:
+			return result{err: err}
+		case <-r.boundary.Done():
+			return result{err: context.Cause(r.boundary)}
+		}
 	}
 }
 

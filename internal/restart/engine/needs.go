@@ -59,9 +59,22 @@ const (
 	UnlessWell DeleteKind = "unless_well" // those that answer and hold nothing may be kept
 )
 
+// BlockedError says that a role cannot be placed now because something that could not be ended may still use
+// what the role needs.
+type BlockedError struct {
+	Err   error
+	Freed <-chan struct{} // closed when it is worth another try
+}
+
+func (e *BlockedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is lacking.
+func (e *BlockedError) Unwrap() error { return e.Err }
+
 // Places reserves the resources of roles.
 type Places interface {
-	// Place keeps the role's placement group if its node and devices are well, else places it anew.
+	// Place keeps the role's placement group if its node and devices are well, else places it anew. After a
+	// *BlockedError it is called again.
 	Place(name role.Name) error
 	// Release gives the role's resources back.
 	Release(name role.Name)

@@ -43,6 +43,8 @@ type stage struct {
 	ran       map[int]int       // attempt of rollout's workers that runs, by rank; absent: the first
 	attempts  map[int]int       // of rollout's workers beyond the first, by rank
 	available int
+
+	unplaced map[role.Name]error // what Place answers
 }
 
 var errDead = errors.New("the controller is dead")
@@ -156,8 +158,20 @@ func (s *stage) Run(ctx context.Context, name role.Name, inc int, _ int64) error
 	return err
 }
 
-func (s *stage) Place(role.Name) error { return nil }
-func (s *stage) Release(role.Name)     {}
+func (s *stage) Place(name role.Name) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unplaced[name]
+}
+
+// placing sets what comes of placing a role; nil: it succeeds.
+func (s *stage) placing(name role.Name, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unplaced[name] = err
+}
+
+func (s *stage) Release(role.Name) {}
 
 func (s *stage) Fence(name role.Name) int {
 	s.mu.Lock()
@@ -270,7 +284,7 @@ func play(t *testing.T, roles []job.Role, test func(*testing.T, *stage)) {
 
 func newStage(roles []job.Role, check restart.HealthCheck, maxGlobal int) *stage {
 	s := &stage{outcome: make(chan engine.Outcome, 1), hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
-		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}}
+		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}, unplaced: map[role.Name]error{}}
 	j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
 	s.options = engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
 		Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }}
