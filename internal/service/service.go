@@ -134,7 +134,7 @@ func (s *Service) openSocket(dir proc.Dir) (net.Listener, error) {
 func (s *Service) makeLink(l net.Listener) (err error) {
 	s.link, err = rpc.NewLink(rpc.LinkOptions{
 		Controller: s.opts.Controller, JobUID: s.opts.JobUID, ID: s.id, Node: s.opts.Node,
-		Incarnation: s.opts.Incarnation, Token: s.opts.Token, HTTPAddress: s.httpAddress,
+		Incarnation: s.opts.Incarnation, Token: s.opts.Token, Epoch: s.opts.Epoch, HTTPAddress: s.httpAddress,
 		Listener: l, Grace: s.opts.ControllerGrace, Orders: s.obey, Workers: s.states, Log: s.log,
 	})
 	if err != nil {

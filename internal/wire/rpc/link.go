@@ -44,7 +44,7 @@ type Link struct {
 // addresses.
 func NewLink(o LinkOptions) (*Link, error) {
 	o.fill()
-	l := &Link{o: o, address: o.Address, out: newOutbox(), leave: make(chan struct{}), noticed: make(chan struct{})}
+	l := &Link{o: o, epoch: o.Epoch, address: o.Address, out: newOutbox(), leave: make(chan struct{}), noticed: make(chan struct{})}
 	if l.address == "" {
 		l.address = Target(o.Listener)
 	}
@@ -92,8 +92,11 @@ func (l *Link) register(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if reply.ControllerEpoch < l.epoch { // it is not let know its session, so it can order nothing
+		return status.Errorf(codes.Unavailable, "the controller has epoch %d, and one of epoch %d has been obeyed", reply.ControllerEpoch, l.epoch)
+	}
 	l.session, l.epoch = reply.Session, reply.ControllerEpoch
-	l.mu.Unlock()
 	return nil
 }
 

@@ -54,6 +54,7 @@ type LinkOptions struct {
 	PID         int // 0: this process
 	Incarnation int // of the role when the service was started
 	Token       string
+	Epoch       uint64 // of the controller that has started the service; an earlier one is not obeyed
 	HTTPAddress string // HOST:PORT of the service; may be empty
 
 	Listener net.Listener // the service's own; closed, and its socket file removed, by Close
