@@ -235,6 +235,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.warnOfOurPort()
 	c.endings.add("peers", c.crew.followPeers())
 	c.endings.add("supervisor", c.followSupervisor())
+	c.endings.add("rhythms", c.followRhythms())
 	c.endings.add("runtime directory", c.followFooting())
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())

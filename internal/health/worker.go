@@ -67,6 +67,7 @@ type Before struct {
 	Step        int64       // that the role was given
 	Saved       int64       // newest step that it had saved; -1: none
 	Was         Standing
+	Rhythm      Rhythm
 }
 
 // Standing says whether there is anything of a role to be judged.
@@ -89,6 +90,7 @@ func (t *Table) Restore(name role.Name, was Before, now time.Time) {
 	r.incarnation = was.Incarnation
 	t.Begin(name, was.Step, now)
 	r.saved = was.Saved
+	r.rhythm.restore(was.Rhythm)
 	r.watched, r.running, r.finished = was.Was == AtWork, was.Was == AtWork, was.Was == WellDone
 	for i := range r.ranks {
 		k := &r.ranks[i]

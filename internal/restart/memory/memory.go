@@ -93,6 +93,8 @@ type healthRecord struct {
 	Step        int64 `json:"step"`
 	Saved       int64 `json:"saved"`
 	Quarantined []int `json:"quarantined,omitempty"`
+
+	Rhythm health.Rhythm `json:"rhythm"`
 }
 
 // KeepHealth keeps what no heartbeat will tell a later controller, when an event says that it has changed.
@@ -111,17 +113,38 @@ func KeepHealth(j *journal.Journal, roles *job.Job, store *health.Store, e event
 	default:
 		return
 	}
-	var h healthRecord
-	h.Step, h.Saved = store.Standing(e.Role)
-	if admitted {
-		rec, _ := store.Record(e.Role) // it is a role of the job
+	writeHealth(j, r, store)
+}
+
+func writeHealth(j *journal.Journal, r *job.Role, store *health.Store) {
+	h := healthRecord{Rhythm: store.Rhythm(r.Name)}
+	h.Step, h.Saved = store.Standing(r.Name)
+	if r.Restart.Rejoin == job.RejoinManual {
+		rec, _ := store.Record(r.Name) // it is a role of the job
 		for _, k := range rec.Ranks {
 			if k.Held {
 				h.Quarantined = append(h.Quarantined, k.Rank)
 			}
 		}
 	}
-	j.Write(journal.Put(journal.Health, string(e.Role), h))
+	j.Write(journal.Put(journal.Health, string(r.Name), h))
+}
+
+// Rhythms keeps what is learned of the roles. The zero value has kept nothing.
+type Rhythms struct{ kept map[role.Name]health.Rhythm }
+
+// Keep writes down what has been learned since it was last called, where that is worth it.
+func (k *Rhythms) Keep(j *journal.Journal, roles *job.Job, store *health.Store) {
+	if k.kept == nil {
+		k.kept = map[role.Name]health.Rhythm{}
+	}
+	for i := range roles.Roles {
+		r := &roles.Roles[i]
+		if now := store.Rhythm(r.Name); now.Teaches(k.kept[r.Name]) {
+			k.kept[r.Name] = now
+			writeHealth(j, r, store)
+		}
+	}
 }
 
 // RestoreHealth lets health know what it knew under an earlier controller.
@@ -139,7 +162,7 @@ func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *e
 		if !ok {
 			h = healthRecord{Step: was.Step, Saved: -1}
 		}
-		before := health.Before{Incarnation: was.Incarnation, Attempts: was.Attempts, Quarantined: h.Quarantined, Step: max(h.Step, was.Step), Saved: h.Saved, Was: health.AtWork}
+		before := health.Before{Incarnation: was.Incarnation, Attempts: was.Attempts, Quarantined: h.Quarantined, Step: max(h.Step, was.Step), Saved: h.Saved, Was: health.AtWork, Rhythm: h.Rhythm}
 		switch {
 		case was.Finished:
 			before.Was = health.WellDone
