@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
+
+	"vigil/internal/journal"
 )
 
 // Where bbolt keeps what names its newest commit: two pages in turn, each with the commit's number and a
@@ -99,4 +101,30 @@ func TestAJournalOfANewerVersionIsRefusedAndTheJobGoesOn(t *testing.T) {
 	j.unharmed(was, now)
 	j.interrupt(func() {})
 	j.livedOnce()
+}
+
+// Nobody can see from here whether its processes live.
+func TestARunThatIsOpenOnAnotherMachineIsNotGoneOnWithHere(t *testing.T) {
+	t.Parallel()
+	j := prepare(t, false, smallJob)
+	was := begun(j)
+	j.kill()
+	at := func(host string) {
+		t.Helper()
+		j.edit(func(book *journal.Journal) error {
+			return book.UpdateRun(func(r *journal.Run) { r.Host = host })
+		})
+	}
+	here, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at("elsewhere")
+	if said, status := j.refused(); status != 2 || !strings.Contains(said, "is open on elsewhere, where its processes may be alive, and this is "+here) {
+		t.Errorf("status %d: %s", status, said)
+	}
+	at(here)
+	j.start()
+	j.unharmed(was, j.well("it is gone on with"))
+	j.interrupt(func() {})
 }

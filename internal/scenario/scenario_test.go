@@ -213,6 +213,9 @@ func (w *world) do(ctx context.Context, words []string) error {
 		w.health().Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
 	case "report", "report-fatal":
 		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Reported, Detail: strings.Join(words[2:], " "), Fatal: words[0] == "report-fatal"})
+	case "fail": // fail ROLE CAUSE: its rank 0 ends for that
+		w.with(name, func(p *player) { p.ranks[0] = false })
+		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Cause(words[2]), Detail: "the story says so"})
 	case "late-report": // word of the life before
 		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation-1, 0), Cause: role.Reported, Detail: "late word"})
 	case "late-beat":
