@@ -121,17 +121,15 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 	if err != nil {
 		return err
 	}
-	for _, uid := range slices.Sorted(maps.Keys(g.living)) {
-		if uid != g.uid && uid != last.UID && !forget {
-			return &unknownRunError{uid, g.living[uid]}
-		}
+	owed, err := g.obligations()
+	if err != nil {
+		return err
+	}
+	if err := g.knows(last.UID, owed); err != nil && !forget {
+		return err
 	}
 	if known && last.UID != g.uid && !g.rebooted {
 		services, err := journal.Read[serviceRecord](g.journal, journal.Service)
-		if err != nil {
-			return err
-		}
-		owed, err := g.obligations()
 		if err != nil {
 			return err
 		}
@@ -154,6 +152,25 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 		}
 	}
 	return err
+}
+
+// knows refuses services that live of a run which is neither this one nor the last: but for those that could not
+// be ended so far, which are known.
+func (g *ground) knows(last string, owed []local.Obligation) error {
+	for _, uid := range slices.Sorted(maps.Keys(g.living)) {
+		unknown := slices.DeleteFunc(slices.Clone(g.living[uid]), func(s survivor) bool { return isOwed(owed, s.who) })
+		if uid != g.uid && uid != last && len(unknown) > 0 {
+			return &unknownRunError{uid, unknown}
+		}
+	}
+	return nil
+}
+
+// isOwed reports whether a process is one that could not be ended so far.
+func isOwed(owed []local.Obligation, who proc.Ident) bool {
+	return slices.ContainsFunc(owed, func(o local.Obligation) bool {
+		return slices.ContainsFunc(o.Left, func(h proc.Holder) bool { return h.Ident == who })
+	})
 }
 
 // endRun ends what lives of a run, and keeps what could not be ended.
