@@ -158,7 +158,11 @@ func TestWhatAnOperatorAsksForAndATakenPortSpendNothing(t *testing.T) {
 				t.Fatalf("%s: %s (%s)", cause, d.Action, d.Why)
 			}
 		}
-		if s := h.ledger.Roles["critic"]; s != (restart.Spent{}) {
+		s := h.ledger.Roles["critic"]
+		if inARow := s.InARow; cause == role.PortTaken && inARow != 20 {
+			t.Errorf("%s: %d in a row", cause, inARow)
+		}
+		if s.InPlace != 0 || h.ledger.Global != 0 || cause == role.Operator && s != (restart.Spent{}) {
 			t.Errorf("%s spent %+v", cause, s)
 		}
 	}

@@ -121,7 +121,7 @@ func (l Ledger) Began(name role.Name, now time.Time) Ledger {
 // Spend returns the ledger after a decision about failures. A global restart forgives the roles'
 // in-place counts and is counted itself if one of the failures that need it has no other budget; in
 // place, each role that failed is charged, those that are only taken along are not. What an operator
-// asked for, a taken port and what is ignored spend nothing, hardware and preemption spend budgets of
+// asked for, a taken port and what is ignored spend nothing (a taken port counts for back-off and progress), hardware and preemption spend budgets of
 // their own while these last.
 func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing map[role.Name]Standing, now time.Time) Ledger {
 	before := l
@@ -140,12 +140,13 @@ func (l Ledger) Spend(p Policy, d Decision, failures []role.Failure, standing ma
 	for _, f := range failures {
 		name := f.Life.Role
 		v := p.judge(before, standing[name], f, companyOf(failures))
-		if paid[name] || f.Cause == role.Operator || f.Cause == role.PortTaken || v.action == role.Ignore {
+		if paid[name] || f.Cause == role.Operator || v.action == role.Ignore {
 			continue
 		}
 		paid[name] = true
 		s := l.failed(p, name, standing[name], now)
 		switch {
+		case f.Cause == role.PortTaken: // it waits like any other, so that nobody is restarted without a pause for ever
 		case f.Cause == role.Hardware && s.Hardware < hardwareBudget:
 			s.Hardware++
 		case f.Cause == role.Preempted && s.Preempted < preemptedBudget:

@@ -196,15 +196,25 @@ func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure
 	return f
 }
 
-// takenPort says which of the ports that a worker was given a stranger listens on. A worker that was killed has
-// not ended because of that.
+// takenPort says which of the ports that were leased for a worker a stranger listens on. A worker that was killed has
+// not ended because of that, and one whose role has chosen a port itself cannot be helped by another life.
 func (s *Service) takenPort(w *worker, exit role.Exit) string {
 	if exit.Signal == "" && exit.Code == 0 || exit.Signal != "" && exit.Signal != "SIGABRT" {
 		return ""
 	}
+	s.mu.Lock()
+	stopping := w.stopping
+	s.mu.Unlock()
+	if stopping {
+		return ""
+	}
 	ports := map[string]uint32{}
-	maps.Copy(ports, w.ports)
-	if w.master != 0 && s.opts.Role.Distributed != job.None {
+	for _, p := range s.opts.Role.Ports {
+		if port, has := w.ports[p.Name]; has && p.Number == 0 {
+			ports[p.Name] = port
+		}
+	}
+	if w.master != 0 && s.opts.Role.Distributed != job.None && w.life.Rank == 0 { // the others connect to it
 		ports["master"] = w.master
 	}
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
