@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"vigil/internal/journal"
 	"vigil/internal/launcher/local"
 	"vigil/internal/proc"
@@ -30,13 +32,17 @@ type survivor struct {
 
 func (s survivor) String() string { return fmt.Sprintf("%s/%d (pid %d)", s.role, s.index, s.who.PID) }
 
-// survivors finds the services that live of runs of a state directory, by run. A service is one that has its
-// seat, and was started with this directory for its logs.
+// survivors finds the services that live of runs of a state directory, by run. A service is a process of our user
+// that has its seat, in a directory that is ours alone, and was started with this directory for its logs.
 func survivors(home string) map[string][]survivor {
 	all := map[string][]survivor{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, path := range processes {
 		pid, _ := strconv.Atoi(filepath.Base(path))
+		var owner unix.Stat_t
+		if unix.Stat(path, &owner) != nil || owner.Uid != uint32(os.Geteuid()) {
+			continue // what another user's process says of itself is not believed
+		}
 		options := map[string]string{}
 		for _, pair := range environOf(pid) {
 			if key, value, _ := strings.Cut(pair, "="); strings.HasPrefix(key, "VIGIL_OPT_") {
@@ -49,11 +55,10 @@ func survivors(home string) map[string][]survivor {
 		}
 		index, _ := strconv.Atoi(options["INDEX"])
 		incarnation, _ := strconv.Atoi(options["INCARNATION"])
-		runtime, err := proc.OpenDir(options["RUNTIME_DIR"])
-		if err != nil {
+		if !isUID(uid, "") || strings.Contains(options["ROLE"], "/") {
 			continue
 		}
-		if who, sits := runtime.Sitter(proc.SeatOf(uid, options["ROLE"], index)); sits && who.PID == pid {
+		if who, sits := proc.SitterIn(options["RUNTIME_DIR"], proc.SeatOf(uid, options["ROLE"], index)); sits && who.PID == pid {
 			all[uid] = append(all[uid], survivor{uid, role.Name(options["ROLE"]), index, incarnation, who})
 		}
 	}
@@ -95,17 +100,20 @@ func list(living []survivor) string {
 	return strings.Join(words, ", ")
 }
 
-// uidOf is what the uids of a job's runs look like.
-func uidOf(name string) *regexp.Regexp {
-	return regexp.MustCompile(`^` + regexp.QuoteMeta(name) + `-[0-9a-f]{8}$`)
+// isUID reports whether a word looks like the uid of a run of a job; of any job, without a name.
+func isUID(word, name string) bool {
+	at := len(word) - len("-01234567")
+	return at > 0 && uidEnd.MatchString(word[at:]) && (name == "" || word[:at] == name) && !strings.Contains(word, "/")
 }
+
+var uidEnd = regexp.MustCompile(`^-[0-9a-f]{8}$`)
 
 // findSurvivors looks for services of earlier runs, before anything is changed. It refuses a state directory in
 // which another job lives.
 func (g *ground) findSurvivors(home, name string) error {
 	g.living = survivors(home)
 	for _, uid := range slices.Sorted(maps.Keys(g.living)) {
-		if !uidOf(name).MatchString(uid) {
+		if !isUID(uid, name) {
 			return &otherJobLivesError{home, uid, g.living[uid]}
 		}
 	}
@@ -145,9 +153,16 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 	if !forget {
 		return nil
 	}
+	others := slices.Collect(maps.Keys(g.living)) // also those whose folder is gone
 	folders, err := os.ReadDir(filepath.Dir(g.state))
 	for _, f := range folders {
-		if uid := f.Name(); f.IsDir() && uidOf(name).MatchString(uid) && uid != g.uid && uid != last.UID {
+		if f.IsDir() {
+			others = append(others, f.Name())
+		}
+	}
+	slices.Sort(others)
+	for _, uid := range slices.Compact(others) {
+		if isUID(uid, name) && uid != g.uid && uid != last.UID {
 			g.endRun(ctx, uid, g.living[uid], nil, log)
 		}
 	}

@@ -136,6 +136,29 @@ func (d Dir) Sitter(name string) (Ident, bool) {
 	return who, err == nil && who.Alive()
 }
 
+// SitterIn returns who has the seat of that name in a directory that somebody else names, and whether anybody has. It
+// changes nothing, and believes only a directory and a file that are ours.
+func SitterIn(dir, name string) (Ident, bool) {
+	path := filepath.Join(dir, name+seatSuffix)
+	var folder, file unix.Stat_t
+	if unix.Lstat(dir, &folder) != nil || unix.Lstat(path, &file) != nil || folder.Mode&unix.S_IFMT != unix.S_IFDIR || file.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Ident{}, false
+	}
+	if us := uint32(os.Geteuid()); folder.Uid != us || folder.Mode&0o022 != 0 || file.Uid != us {
+		return Ident{}, false
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return Ident{}, false
+	}
+	defer f.Close() // and with it the lock, if we get it
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
+		return Ident{}, false
+	}
+	who, err := Identify(holder(path))
+	return who, err == nil && who.Alive()
+}
+
 // CheckSocketPath says whether a Unix socket can have that path: not longer than the platform takes,
 // nothing there yet, and a folder for it.
 func CheckSocketPath(path string) error {
