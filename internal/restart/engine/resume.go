@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"vigil/internal/event"
 	"vigil/internal/restart"
 	"vigil/internal/role"
 )
@@ -36,7 +37,7 @@ func (l lives) holds(name role.Name, rank int, m RoleMemory) bool {
 func (e *Engine) resume(ctx context.Context) {
 	m := e.Remembered
 	e.mu.Lock()
-	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures)
+	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures[max(0, len(m.Failures)-keepFailures):])
 	for n, was := range m.Roles {
 		if st, ok := e.roles[n]; ok {
 			st.incarnation, st.byHand, st.step = was.Incarnation, was.ByHand, was.Step
@@ -57,7 +58,7 @@ func (e *Engine) resume(ctx context.Context) {
 	}
 	if stop, ok := stopping(m.Plans); ok {
 		e.end(Outcome{Exit: stop.Exit, Rule: stop.Rule, Why: stop.Why})
-		e.next.replaces = stop.ID
+		e.next.replaces, e.next.incident = stop.ID, stop.Incident
 		return
 	}
 	if e.allFinished() { // the one before had not come to recording that
@@ -68,6 +69,7 @@ func (e *Engine) resume(ctx context.Context) {
 	for _, p := range m.Plans {
 		if why := e.finishPlan(ctx, p, m, found); why.replaces != 0 { // nothing was left of it to do
 			e.Memory.Note(Update{Ended: p.ID})
+			e.recordDone(p)
 		}
 		if !p.Alone || e.state(p.Roles[0]).begun { // else its role is lost as a whole
 			mended = append(mended, p.Roles...)
@@ -102,6 +104,19 @@ func (e *Engine) resumeRole(n role.Name, was RoleMemory, found lives) {
 	default:
 		st.state, st.why = role.Pending, "waits to be repaired"
 	}
+}
+
+// recordDone tells the end of an earlier controller's plan that had done all of its work.
+func (e *Engine) recordDone(p PlanMemory) {
+	if p.Incident == "" {
+		return
+	}
+	ev := event.New(time.Now(), event.PlanEnded)
+	ev.Incident, ev.Action, ev.Roles, ev.Role, ev.Cause = p.Incident, p.Action, p.Roles, p.Roles[0], p.Cause
+	if p.Alone {
+		ev.Rank = p.Rank
+	}
+	e.Recorder.Record(ev)
 }
 
 // stopping returns a plan that was ending the job for good.
