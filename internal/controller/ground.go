@@ -42,6 +42,7 @@ type ground struct {
 	kept     groundRecord // of the run
 	secret   string       // the job's, for services
 	token    string       // of the HTTP interface; may be empty
+	home     string       // the state directory
 	state    string       // folder of the run
 	logs     string
 	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.
@@ -73,10 +74,14 @@ func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings)
 	}
 	g.token = security.Token
 	if err := g.openDirs(o, log, end); err != nil {
-		return nil, err
+		return nil, g.ifOpen(err)
 	}
 	if g.http, err = g.openHTTP(o, security); err != nil {
-		return nil, g.notNow(fmt.Errorf("--http: %w", err))
+		err = fmt.Errorf("--http: %w", err)
+		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
+			err = g.notNow(err)
+		}
+		return nil, err
 	}
 	end.add("http listener", func(context.Context) error { return ignoreClosed(g.http.Close()) })
 	if err := g.openMachine(ctx, o, log, end); err != nil {
@@ -95,6 +100,18 @@ func (g *ground) notNow(err error) error {
 		return err
 	}
 	return &StaysOpenError{g.uid, err}
+}
+
+// ifOpen marks a disk that fails, where the state directory has a run that may be open.
+func (g *ground) ifOpen(err error) error {
+	failing := slices.ContainsFunc([]error{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.ESTALE}, func(e error) bool { return errors.Is(err, e) })
+	if _, unknown := os.Stat(filepath.Join(g.home, journalFile)); !failing || unknown != nil {
+		return err
+	}
+	if g.resumed {
+		return g.notNow(err)
+	}
+	return &StaysOpenError{"of this job, if it is open,", err}
 }
 
 // listen opens the socket for services. Its name is the run's, so that services find the next controller
@@ -129,7 +146,7 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(home, "journal.db")
+	path := filepath.Join(home, journalFile)
 	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Log: log.With("part", "journal"), Fault: fault}); err != nil {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
@@ -240,6 +257,7 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
+	g.home = home
 	lock, err := lockState(filepath.Join(home, "controller.lock"))
 	if held := new(proc.LockedError); errors.As(err, &held) {
 		return fmt.Errorf("the state directory %s has a controller already (pid %d)", home, held.PID)
@@ -282,14 +300,14 @@ func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, 
 	if err := g.endOtherRuns(ctx, o.ForgetState, o.Job.Name, log); err != nil {
 		return err
 	}
-	return g.notNow(g.claimMachine(ctx, o, log, end))
+	return g.claimMachine(ctx, o, log, end)
 }
 
 // claimMachine claims ports and devices.
 func (g *ground) claimMachine(ctx context.Context, o *Options, log *slog.Logger, end *endings) error {
 	var err error
 	if g.ports, err = g.runtime.Ports(); err != nil {
-		return err
+		return g.notNow(err)
 	}
 	end.add("ports", func(context.Context) error { return g.ports.Close() })
 	need := 0
@@ -309,7 +327,7 @@ func (g *ground) claimMachine(ctx context.Context, o *Options, log *slog.Logger,
 	claim, err := devices.Take(ctx, inv, devices.ClaimOptions{Dir: filepath.Join(g.runtime.Path(), "devices"), Job: g.uid, Wait: o.WaitGPUs, Ours: g.ours,
 		Say: func(err error) { log.Info("waiting for devices", "why", err) }})
 	if err != nil {
-		return err
+		return g.notNow(err)
 	}
 	end.add("devices", func(context.Context) error { return claim.Close() })
 	g.claim, g.kept.Devices, g.locks = claim, claim.IDs(), claim.Files()

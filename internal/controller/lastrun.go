@@ -17,6 +17,7 @@ import (
 
 	"vigil/internal/journal"
 	"vigil/internal/launcher/local"
+	"vigil/internal/placement"
 	"vigil/internal/proc"
 	"vigil/internal/role"
 )
@@ -148,7 +149,11 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 				living = append(living, one)
 			}
 		}
-		g.endRun(ctx, last.UID, living, owed, log)
+		table, _, err := journal.ReadOne[placement.Table](g.journal, journal.Placement, placementKey)
+		if err != nil {
+			return err
+		}
+		g.endRun(ctx, last.UID, living, owed, &table, log)
 	}
 	if !forget {
 		return nil
@@ -163,7 +168,7 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 	slices.Sort(others)
 	for _, uid := range slices.Compact(others) {
 		if isUID(uid, name) && uid != g.uid && uid != last.UID {
-			g.endRun(ctx, uid, g.living[uid], nil, log)
+			g.endRun(ctx, uid, g.living[uid], nil, &placement.Table{}, log)
 		}
 	}
 	return err
@@ -188,8 +193,8 @@ func isOwed(owed []local.Obligation, who proc.Ident) bool {
 	})
 }
 
-// endRun ends what lives of a run, and keeps what could not be ended.
-func (g *ground) endRun(ctx context.Context, uid string, services []survivor, owed []local.Obligation, log *slog.Logger) {
+// endRun ends what lives of a run, and keeps what could not be ended, with the devices that the run's table says.
+func (g *ground) endRun(ctx context.Context, uid string, services []survivor, owed []local.Obligation, table *placement.Table, log *slog.Logger) {
 	l := local.New(local.Options{Keeper: g.keeper, JobUID: uid, RuntimeDir: g.runtime, LogDir: filepath.Join(filepath.Dir(g.state), uid, "logs"), Log: log})
 	for _, o := range owed {
 		l.Owe(o)
@@ -204,6 +209,9 @@ func (g *ground) endRun(ctx context.Context, uid string, services []survivor, ow
 		log.Error("something of an earlier run is still there", "run", uid, "error", err)
 	}
 	for _, o := range l.Obligations() {
+		if o.Devices == nil && !o.Earlier {
+			o.Devices = devicesOf(table, o.Role, o.Index)
+		}
 		o.Earlier = true
 		g.owed = append(g.owed, o)
 	}

@@ -35,9 +35,6 @@ func (w *crew) owes(o local.Obligation) {
 	if len(o.Left) == 0 {
 		w.places.unblock(key)
 	} else {
-		if o.Devices == nil && !o.Earlier {
-			o.Devices = w.places.devicesOf(o.Role, o.Index)
-		}
 		o.Devices = w.places.block(key, o)
 	}
 	w.ground.journal.Write(recordOf(o))

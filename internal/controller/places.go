@@ -12,6 +12,7 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
+	"vigil/internal/proc"
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
@@ -107,6 +108,9 @@ func (p *places) Place(name role.Name) error {
 	}
 	var err error
 	if at, ok := p.table.Group(name); ok && at.State != placement.Released {
+		if len(at.Roles) > 1 && at.Live < at.Needed && len(p.blocked) > 0 { // nothing is moved under a role that lives there
+			return &engine.BlockedError{Err: fmt.Errorf("waits for %s", p.blockers()), Freed: p.freed}
+		}
 		_, err = p.table.Rebuild(name)
 	} else {
 		err = p.table.Reserve(p.requests[name])
@@ -127,11 +131,9 @@ func (p *places) blockers() string {
 	return strings.Join(all, "; ")
 }
 
-// devicesOf are those of one service of a role.
-func (p *places) devicesOf(name role.Name, index int) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	g, _ := p.table.Group(name)
+// devicesOf are those of one service of a role, as a table has it.
+func devicesOf(table *placement.Table, name role.Name, index int) []string {
+	g, _ := table.Group(name)
 	var nodes, devices []string
 	for _, b := range g.Bundles { // services are numbered by the nodes of their first ranks
 		if !slices.Contains(nodes, b.Node) {
@@ -145,14 +147,23 @@ func (p *places) devicesOf(name role.Name, index int) []string {
 	return slices.Compact(devices)
 }
 
-// block has nothing placed on the devices of what could not be ended, and returns them. A second call for a key
-// keeps the devices of the first.
+// block has nothing placed on the devices that what could not be ended may use, and returns them: those that it
+// came with, those that were blocked for its key before, and, if something new is left, those that its service has
+// now.
 func (p *places) block(key string, o local.Obligation) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if was, known := p.blocked[key]; known {
-		o.Devices = was.Devices
+	was := p.blocked[key]
+	told := len(o.Devices) > 0 && len(was.Left) == 0 // by another controller, which knew
+	o.Devices = slices.Concat(o.Devices, was.Devices)
+	more := slices.ContainsFunc(o.Left, func(h proc.Holder) bool {
+		return !slices.ContainsFunc(was.Left, func(x proc.Holder) bool { return x.Ident == h.Ident })
+	})
+	if more && !o.Earlier && !told {
+		o.Devices = append(o.Devices, devicesOf(p.table, o.Role, o.Index)...)
 	}
+	slices.Sort(o.Devices)
+	o.Devices = slices.Compact(o.Devices)
 	if len(o.Devices) > 0 {
 		p.blocked[key] = o
 		p.setNodes()
@@ -222,7 +233,7 @@ func (p *places) squads(r *job.Role) ([]squad, error) {
 	seen := map[string]bool{}
 	for rank := range r.Workers {
 		at, ok := p.table.Place(r.Name, rank)
-		if !ok {
+		if !ok && at.Node == "" { // one that is blocked is still where its workers are
 			return nil, fmt.Errorf("rank %d of %s has no place", rank, r.Name)
 		}
 		i, ok := index[at.Node]

@@ -109,7 +109,13 @@ func TestWhoLivesStaysWhereItWasPlaced(t *testing.T) {
 
 // What could not be ended keeps its role off its devices until it has ended: there are others, or the role waits.
 func TestDevicesOfWhatCouldNotBeEndedAreBlocked(t *testing.T) {
-	left := local.Obligation{Role: "critic", Index: 0, Left: []proc.Holder{{Name: "python3"}}}
+	left := func(pids ...int) local.Obligation {
+		o := local.Obligation{Role: "critic", Index: 0}
+		for _, pid := range pids {
+			o.Left = append(o.Left, proc.Holder{Ident: proc.Ident{PID: pid}, Name: "python3"})
+		}
+		return o
+	}
 	nodes := []placement.Node{{Name: "here", CPUs: 8, Memory: 1 << 30, Devices: []string{"0", "1", "2"}, Well: true}}
 	j := gpuJob([]role.Name{"actor", "critic"}, 1, 1)
 	p := newPlaces(nodes, j)
@@ -122,30 +128,32 @@ func TestDevicesOfWhatCouldNotBeEndedAreBlocked(t *testing.T) {
 			t.Errorf("%s lies on %v, want %v", name, at.Devices, want)
 		}
 	}
-	on("critic", "1")
-	left.Devices = p.devicesOf("critic", 0)
-	if got := p.block("critic/0", left); !slices.Equal(got, []string{"1"}) {
-		t.Fatalf("blocked %v", got)
+	blocks := func(o local.Obligation, want ...string) {
+		t.Helper()
+		if got := p.block(keyOf(o), o); !slices.Equal(got, want) {
+			t.Errorf("blocked %v, want %v", got, want)
+		}
 	}
+	on("critic", "1")
+	blocks(left(1), "1")
 	if err := p.Place("critic"); err != nil {
 		t.Fatal(err)
 	}
 	on("critic", "2")
 	on("actor", "0")
-	// It has left something there too, and nothing else is free.
-	other := local.Obligation{Role: "critic", Index: 0, Earlier: true, Left: left.Left, Devices: []string{"2"}}
-	p.block("critic/0/earlier", other)
-	other.Devices = nil // what the launcher knows of it
-	if got := p.block("critic/0/earlier", other); !slices.Equal(got, []string{"2"}) {
-		t.Errorf("blocked %v", got)
-	}
+	blocks(left(1), "1") // told again
+	blocks(left(1, 2), "1", "2")
 	blocked := new(engine.BlockedError)
-	if err := p.Place("critic"); !errors.As(err, &blocked) || !strings.Contains(err.Error(), "devices 1, which") || !strings.Contains(err.Error(), "devices 2, which") {
+	if err := p.Place("critic"); !errors.As(err, &blocked) || !strings.Contains(err.Error(), "devices 1, 2, which") {
 		t.Fatalf("placed: %v", err)
 	}
 	if err := p.Place("actor"); err != nil {
 		t.Errorf("another role: %v", err)
 	}
+	// An earlier run has left something too, on a device that the journal names.
+	earlier := left(3)
+	earlier.Earlier, earlier.Devices = true, []string{"1"}
+	blocks(earlier, "1")
 	p.unblock("critic/0")
 	select {
 	case <-blocked.Freed:
@@ -155,7 +163,39 @@ func TestDevicesOfWhatCouldNotBeEndedAreBlocked(t *testing.T) {
 	if err := p.Place("critic"); err != nil {
 		t.Fatal(err)
 	}
-	on("critic", "1")
+	on("critic", "2")
 	p.unblock("critic/0/earlier")
 	p.unblock("critic/0/earlier") // it is met already
+	// What another controller has told is not mixed up with where the role is now.
+	told := left(4)
+	told.Devices = []string{"1"}
+	blocks(told, "1")
+	on("critic", "2")
+}
+
+// Roles that share devices: what is left of one moves nothing under the other.
+func TestAGroupThatIsSharedIsNotMovedWhileItsDevicesAreBlocked(t *testing.T) {
+	nodes := []placement.Node{{Name: "here", CPUs: 8, Memory: 1 << 30, Devices: []string{"0", "1", "2"}, Well: true}}
+	j := gpuJob([]role.Name{"actor", "critic"}, 1, 1)
+	for i := range j.Roles {
+		j.Roles[i].Placement.Group = "g"
+	}
+	p := newPlaces(nodes, j)
+	if err := p.reserve(j); err != nil {
+		t.Fatal(err)
+	}
+	p.block("critic/0", local.Obligation{Role: "critic", Left: []proc.Holder{{Ident: proc.Ident{PID: 1}}}})
+	blocked := new(engine.BlockedError)
+	if err := p.Place("critic"); !errors.As(err, &blocked) {
+		t.Fatalf("placed: %v", err)
+	}
+	actor, _ := j.Role("actor")
+	squads, err := p.squads(actor)
+	if err != nil || len(squads) != 1 || !slices.Equal(squads[0].devices, []string{"0"}) {
+		t.Errorf("the actor is at %+v (%v)", squads, err)
+	}
+	p.unblock("critic/0")
+	if err := p.Place("critic"); err != nil {
+		t.Error(err)
+	}
 }

@@ -9,6 +9,9 @@ import (
 	"vigil/internal/role"
 )
 
+// journalFile is the journal's name in the state directory.
+const journalFile = "journal.db"
+
 // The keys of what the journal has one of.
 const (
 	groundKey    = "ground"

@@ -224,6 +224,7 @@ func (l *Launcher) Owe(o Obligation) {
 				l.owed[i].Left = append(slices.Clone(l.owed[i].Left), h)
 			}
 		}
+		l.owed[i].Devices = slices.Concat(l.owed[i].Devices, o.Devices)
 		l.o.Record(l.owed[i])
 		return
 	}
