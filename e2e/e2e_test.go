@@ -86,6 +86,10 @@ func setup(env *testscript.Env) error {
 	}
 	s := &stage{dir: r, runs: map[string]*run{}}
 	env.Values[stageKey{}] = s
+	env.Defer(func() { // what a script that failed has left frozen can be ended by nobody
+		frozen, _ := os.ReadFile(filepath.Join(env.WorkDir, "frozen"))
+		_ = os.WriteFile(filepath.Join("/sys/fs/cgroup/freezer", "vigil-test-"+strings.TrimSpace(string(frozen)), "freezer.state"), []byte("THAWED"), 0)
+	})
 	env.Defer(func() {
 		if races := s.close(); races != "" {
 			env.T().Fatal(races)

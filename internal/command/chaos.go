@@ -23,15 +23,16 @@ import (
 
 // chaos breaks a job for a while.
 type chaos struct {
-	ctx     context.Context
-	chance  *rand.Rand
-	addr    string
-	token   string
-	pause   time.Duration
-	state   status
-	log     io.Writer
-	stopped []proc.Ident // by a fault that does not let it run on by itself
-	daemons []*exec.Cmd
+	ctx      context.Context
+	chance   *rand.Rand
+	addr     string
+	token    string
+	pause    time.Duration
+	state    status
+	log      io.Writer
+	stopped  []proc.Ident // by a fault that does not let it run on by itself
+	squeezed []string     // limits of cgroups
+	daemons  []*exec.Cmd
 }
 
 // chaosCommand is for those who want to see whether their job survives. It is not listed.
@@ -147,6 +148,9 @@ func (c *chaos) tidy() {
 		if id.Alive() {
 			_ = unix.Kill(id.PID, unix.SIGCONT) // it may have ended
 		}
+	}
+	for _, limit := range c.squeezed {
+		_ = os.WriteFile(limit, []byte("max"), 0) // it has ended with its worker, or not
 	}
 	for _, d := range c.daemons {
 		_ = d.Process.Kill() // the same

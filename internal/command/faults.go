@@ -136,6 +136,7 @@ func (c *chaos) squeeze(v victim) error {
 	if err != nil {
 		return err
 	}
+	c.squeezed = append(c.squeezed, filepath.Join(leaf, "memory.max"))
 	return os.WriteFile(filepath.Join(leaf, "memory.max"), []byte(strconv.FormatInt(used/2, 10)), 0)
 }
 
@@ -187,8 +188,10 @@ func (c *chaos) fillDisk(v victim) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	defer os.Remove(f.Name())
+	defer f.Close() // which gives all back, also if we are killed
+	if err := os.Remove(f.Name()); err != nil {
+		return err
+	}
 	size := int64(0)
 	for piece := int64(1 << 40); piece >= 4096; {
 		switch err := unix.Fallocate(int(f.Fd()), 0, size, piece); err {
@@ -225,6 +228,9 @@ func ofParent(do func(c *chaos, pid int) error) func(*chaos, victim) error {
 		parent, err := parentOf(v.pid)
 		if err != nil {
 			return err
+		}
+		if is := environOf(parent); is["VIGIL_OPT_JOB_UID"] != c.state.Job.UID || is["VIGIL_OPT_ROLE"] != string(v.role) {
+			return fmt.Errorf("its parent (pid %d) is not its service", parent)
 		}
 		return do(c, parent)
 	}

@@ -3,8 +3,6 @@ package controller
 import (
 	"context"
 	"time"
-
-	"vigil/internal/restart/memory"
 )
 
 // rhythmsEvery is how often it is looked whether more has been learned of the roles' rhythms. Heartbeats
@@ -17,13 +15,12 @@ func (c *Controller) followRhythms() func(context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var kept memory.Rhythms
 		tick := time.NewTicker(rhythmsEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				kept.Keep(c.ground.journal, c.opts.Job, c.store)
+				c.keeping.Learned()
 			case <-ctx.Done():
 				return
 			}

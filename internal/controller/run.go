@@ -43,6 +43,7 @@ type Controller struct {
 	remembered *engine.Remembered // by an earlier controller of the run; nil: there was none
 	account    *goodput.Account
 	store      *health.Store
+	keeping    *memory.Health
 	checker    *health.Checker
 	places     *places
 	crew       *crew
@@ -154,13 +155,14 @@ func (c *Controller) compose() {
 	c.kept.record = func(i httpapi.Incident) {
 		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
-	keepHealth := func(e event.Event) { memory.KeepHealth(c.ground.journal, j, c.store, e) }
+	keepHealth := func(e event.Event) { c.keeping.Observe(e) } // which has the store soon
 	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, keepHealth}
 	if c.hooks = newWorkerHooks(c); c.hooks != nil {
 		observers = append(observers, c.hooks.Observe)
 	}
 	c.events = event.NewLog(keepEvents, observers...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
+	c.keeping = &memory.Health{Journal: c.ground.journal, Job: j, Store: c.store}
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
 	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: c.ground.epoch, Node: c.ground.host, Ears: ears{c}, Admit: func(r rpc.Registration) error { return c.crew.admit(r) }, Log: c.log.With("part", "wire")})
 	c.crew = newCrew(c)

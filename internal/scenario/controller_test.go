@@ -105,7 +105,7 @@ type recorder struct {
 
 func (r recorder) Record(e event.Event) {
 	if r.w.record(r.reign, e) && r.w.book != nil {
-		memory.KeepHealth(r.w.book.journal, r.w.job, r.w.health(), e)
+		(&memory.Health{Journal: r.w.book.journal, Job: r.w.job, Store: r.w.health()}).Observe(e)
 	}
 }
 

@@ -206,7 +206,7 @@ func (r *run) wait(d time.Duration) result {
 	}
 }
 
-// place waits for what is blocked, as long as a start may take. Other roles do not wait with it.
+// place waits for what is blocked, as long as a start may take. Other plans do not wait with it.
 func (e *Engine) place(r *run, name role.Name) result {
 	cfg, _ := e.Job.Role(name)
 	late := time.NewTimer(cmp.Or(cfg.Limits.Start, e.StartLimit))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 
 	"vigil/internal/event"
 	"vigil/internal/health"
@@ -97,9 +98,20 @@ type healthRecord struct {
 	Rhythm health.Rhythm `json:"rhythm"`
 }
 
-// KeepHealth keeps what no heartbeat will tell a later controller, when an event says that it has changed.
-func KeepHealth(j *journal.Journal, roles *job.Job, store *health.Store, e event.Event) {
-	r, ok := roles.Role(e.Role)
+// Health keeps what no heartbeat will tell a later controller. It may be used from many goroutines: what is written
+// last is what was known last.
+type Health struct {
+	Journal *journal.Journal
+	Job     *job.Job
+	Store   *health.Store
+
+	mu   sync.Mutex
+	kept map[role.Name]health.Rhythm
+}
+
+// Observe writes when an event says that something has changed.
+func (h *Health) Observe(e event.Event) {
+	r, ok := h.Job.Role(e.Role)
 	if !ok {
 		return
 	}
@@ -113,38 +125,39 @@ func KeepHealth(j *journal.Journal, roles *job.Job, store *health.Store, e event
 	default:
 		return
 	}
-	writeHealth(j, r, store)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.write(r)
 }
 
-func writeHealth(j *journal.Journal, r *job.Role, store *health.Store) {
-	h := healthRecord{Rhythm: store.Rhythm(r.Name)}
-	h.Step, h.Saved = store.Standing(r.Name)
+// Learned writes what has been learned of the roles' rhythms since it was last written, where that is worth it.
+func (h *Health) Learned() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.Job.Roles {
+		if r := &h.Job.Roles[i]; h.Store.Rhythm(r.Name).Teaches(h.kept[r.Name]) {
+			h.write(r)
+		}
+	}
+}
+
+// write queues a role's record. The caller has the lock.
+func (h *Health) write(r *job.Role) {
+	now := healthRecord{Rhythm: h.Store.Rhythm(r.Name)}
+	now.Step, now.Saved = h.Store.Standing(r.Name)
 	if r.Restart.Rejoin == job.RejoinManual {
-		rec, _ := store.Record(r.Name) // it is a role of the job
+		rec, _ := h.Store.Record(r.Name) // it is a role of the job
 		for _, k := range rec.Ranks {
 			if k.Held {
-				h.Quarantined = append(h.Quarantined, k.Rank)
+				now.Quarantined = append(now.Quarantined, k.Rank)
 			}
 		}
 	}
-	j.Write(journal.Put(journal.Health, string(r.Name), h))
-}
-
-// Rhythms keeps what is learned of the roles. The zero value has kept nothing.
-type Rhythms struct{ kept map[role.Name]health.Rhythm }
-
-// Keep writes down what has been learned since it was last called, where that is worth it.
-func (k *Rhythms) Keep(j *journal.Journal, roles *job.Job, store *health.Store) {
-	if k.kept == nil {
-		k.kept = map[role.Name]health.Rhythm{}
+	if h.kept == nil {
+		h.kept = map[role.Name]health.Rhythm{}
 	}
-	for i := range roles.Roles {
-		r := &roles.Roles[i]
-		if now := store.Rhythm(r.Name); now.Teaches(k.kept[r.Name]) {
-			k.kept[r.Name] = now
-			writeHealth(j, r, store)
-		}
-	}
+	h.kept[r.Name] = now.Rhythm
+	h.Journal.Write(journal.Put(journal.Health, string(r.Name), now))
 }
 
 // RestoreHealth lets health know what it knew under an earlier controller.
