@@ -1,11 +1,8 @@
 package controller
 
 import (
-	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 
@@ -89,32 +86,14 @@ func TestOnlyAServiceOfThePlaceMakesRoom(t *testing.T) {
 		{"a service of another place", []string{"VIGIL_OPT_JOB_UID=tiny-01234567", "VIGIL_OPT_ROLE=critic", "VIGIL_OPT_INDEX=1"}, false},
 		{"a service of the place", []string{"VIGIL_OPT_JOB_UID=tiny-01234567", "VIGIL_OPT_ROLE=critic", "VIGIL_OPT_INDEX=0"}, true},
 	} {
-		sits := exec.Command("sleep", "300")
-		sits.Env = append(os.Environ(), one.environ...)
-		if err := sits.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() { _ = sits.Wait(); close(ended) }()
-		name := proc.SeatOf(c.uid, "critic", 0)
-		seat, err := runtime.Seat(name) // we hold the lock, with the pid of another
-		if err == nil {
-			err = os.WriteFile(filepath.Join(runtime.Path(), name+".seat"), fmt.Appendln(nil, sits.Process.Pid), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.evict(t.Context(), id, 1); err != nil {
-			t.Errorf("%s: %v", one.name, err)
-		}
-		who, err := proc.Identify(sits.Process.Pid)
-		if lives := err == nil && who.Alive(); lives == one.goes {
-			t.Errorf("%s lives: %t", one.name, lives)
-		}
-		_ = sits.Process.Kill()
-		<-ended
-		if err := seat.Unlock(); err != nil {
-			t.Error(err)
-		}
+		t.Run(one.name, func(t *testing.T) {
+			who := sit(t, runtime, proc.SeatOf(c.uid, "critic", 0), one.environ...)
+			if err := w.evict(t.Context(), id, 1); err != nil {
+				t.Error(err)
+			}
+			if lives := who.Alive(); lives == one.goes {
+				t.Errorf("it lives: %t", lives)
+			}
+		})
 	}
 }

@@ -22,27 +22,12 @@ type footing struct {
 
 // followFooting makes again what is removed from the runtime directory, and returns what ends that.
 func (c *Controller) followFooting() func(context.Context) error {
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(lookAtFooting)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-			_ = c.regain() // it has been said, and has ended the job
-		}
-	}()
-	return func(context.Context) error {
+	end := every(lookAtFooting, func() { _ = c.regain() }) // what fails has been said, and has ended the job
+	return func(ctx context.Context) error {
 		c.footing.mu.Lock()
 		c.footing.end = true
 		c.footing.mu.Unlock()
-		close(stop)
-		<-done
-		return nil
+		return end(ctx)
 	}
 }
 

@@ -21,7 +21,9 @@ func sit(t *testing.T, runtime proc.Dir, seat string, environ ...string) proc.Id
 	if err := sits.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sits.Process.Kill(); _ = sits.Wait() })
+	ended := make(chan struct{})
+	go func() { _ = sits.Wait(); close(ended) }()
+	t.Cleanup(func() { _ = sits.Process.Kill(); <-ended })
 	if seat != "" {
 		lock, err := runtime.Seat(seat) // we hold the lock, with the pid of another
 		if err == nil {

@@ -32,26 +32,7 @@ func (c *Controller) warnOfOurPort() {
 
 // sayStatus says how every role stands, now and again, and returns what ends that.
 func (c *Controller) sayStatus() func(context.Context) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(c.opts.StatusEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				c.statusLine()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return func(context.Context) error {
-		cancel()
-		<-done
-		return nil
-	}
+	return every(c.opts.StatusEvery, c.statusLine)
 }
 
 // statusLine is one line: how many roles are well, the step of each, and why of those that are not.
