@@ -174,17 +174,5 @@ func (c *chaos) victims() []victim {
 // ofJob reports whether the pid is still that of a process with the worker's mark, so that no stranger is
 // hit who has the pid by now.
 func ofJob(w httpapi.Worker, j httpapi.Job) bool {
-	return strings.HasPrefix(environOf(w.PID)[proc.Mark], j.UID+"/")
-}
-
-// environOf returns what a process was started with; nothing, when it has gone or is not ours to look into.
-func environOf(pid int) map[string]string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	out := map[string]string{}
-	for _, pair := range strings.Split(string(text), "\x00") {
-		if name, value, ok := strings.Cut(pair, "="); ok {
-			out[name] = value
-		}
-	}
-	return out
+	return strings.HasPrefix(proc.Environ(w.PID)[proc.Mark], j.UID+"/")
 }

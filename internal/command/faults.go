@@ -111,7 +111,7 @@ func (c *chaos) slow(v victim) error {
 
 // report says to the controller what a program says that has caught an exception.
 func (c *chaos) report(v victim) error {
-	path := fmt.Sprintf("/%s/report_error?life=%s", v.role, url.QueryEscape(environOf(v.pid)[proc.Mark]))
+	path := fmt.Sprintf("/%s/report_error?life=%s", v.role, url.QueryEscape(proc.Environ(v.pid)[proc.Mark]))
 	base, token, err := target(c.addr, c.token)
 	if err == nil {
 		_, err = call(c.ctx, http.MethodPost, base+path, token, "RuntimeError: chaos")
@@ -142,7 +142,7 @@ func (c *chaos) squeeze(v victim) error {
 
 // escape starts what looks like a daemon of the worker: it has its mark, and a session of its own.
 func (c *chaos) escape(v victim) error {
-	mark := environOf(v.pid)[proc.Mark]
+	mark := proc.Environ(v.pid)[proc.Mark]
 	if mark == "" {
 		return errors.New("it has ended")
 	}
@@ -180,7 +180,7 @@ func (c *chaos) flood(v victim) error {
 
 // fillDisk takes all that is free on the file system of a worker's output, and gives it back.
 func (c *chaos) fillDisk(v victim) error {
-	path := filepath.Dir(environOf(v.pid)["TORCHELASTIC_ERROR_FILE"]) // beside its output
+	path := filepath.Dir(proc.Environ(v.pid)["TORCHELASTIC_ERROR_FILE"]) // beside its output
 	if path == "." {
 		return errors.New("it is not known where its output is")
 	}
@@ -229,7 +229,7 @@ func ofParent(do func(c *chaos, pid int) error) func(*chaos, victim) error {
 		if err != nil {
 			return err
 		}
-		if is := environOf(parent); is["VIGIL_OPT_JOB_UID"] != c.state.Job.UID || is["VIGIL_OPT_ROLE"] != string(v.role) {
+		if is := proc.Environ(parent); is["VIGIL_OPT_JOB_UID"] != c.state.Job.UID || is["VIGIL_OPT_ROLE"] != string(v.role) {
 			return fmt.Errorf("its parent (pid %d) is not its service", parent)
 		}
 		return do(c, parent)

@@ -371,13 +371,7 @@ func order(list []string, word string) int {
 
 // ours reports whether a process is a worker of this run: one that outlived a controller of it.
 func (g *ground) ours(pid int) bool {
-	return slices.ContainsFunc(environOf(pid), func(pair string) bool { return strings.HasPrefix(pair, proc.Mark+"="+g.uid+"/") })
-}
-
-// environOf returns what a process was started with; nothing, when it has gone or is not ours to look into.
-func environOf(pid int) []string {
-	text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	return strings.Split(string(text), "\x00")
+	return strings.HasPrefix(proc.Environ(pid)[proc.Mark], g.uid+"/")
 }
 
 func randomHex(n int) string {

@@ -44,23 +44,18 @@ func survivors(home string) map[string][]survivor {
 		if unix.Stat(path, &owner) != nil || owner.Uid != uint32(os.Geteuid()) {
 			continue // what another user's process says of itself is not believed
 		}
-		options := map[string]string{}
-		for _, pair := range environOf(pid) {
-			if key, value, _ := strings.Cut(pair, "="); strings.HasPrefix(key, "VIGIL_OPT_") {
-				options[strings.TrimPrefix(key, "VIGIL_OPT_")] = value
-			}
-		}
-		uid, logs := options["JOB_UID"], options["LOG_DIR"]
+		was := proc.Environ(pid)
+		uid, logs, name := was["VIGIL_OPT_JOB_UID"], was["VIGIL_OPT_LOG_DIR"], was["VIGIL_OPT_ROLE"]
 		if uid == "" || filepath.Base(filepath.Dir(logs)) != uid || !sameFile(filepath.Dir(filepath.Dir(logs)), home) {
 			continue
 		}
-		index, _ := strconv.Atoi(options["INDEX"])
-		incarnation, _ := strconv.Atoi(options["INCARNATION"])
-		if !isUID(uid, "") || strings.Contains(options["ROLE"], "/") {
+		index, _ := strconv.Atoi(was["VIGIL_OPT_INDEX"])
+		incarnation, _ := strconv.Atoi(was["VIGIL_OPT_INCARNATION"])
+		if !isUID(uid, "") || strings.Contains(name, "/") {
 			continue
 		}
-		if who, sits := proc.SitterIn(options["RUNTIME_DIR"], proc.SeatOf(uid, options["ROLE"], index)); sits && who.PID == pid {
-			all[uid] = append(all[uid], survivor{uid, role.Name(options["ROLE"]), index, incarnation, who})
+		if who, sits := proc.SitterIn(was["VIGIL_OPT_RUNTIME_DIR"], proc.SeatOf(uid, name, index)); sits && who.PID == pid {
+			all[uid] = append(all[uid], survivor{uid, role.Name(name), index, incarnation, who})
 		}
 	}
 	return all

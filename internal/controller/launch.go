@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -129,9 +128,8 @@ func (w *crew) evict(ctx context.Context, id rpc.ServiceID, incarnation int) err
 
 // isOfPlace says whether a process was started as a service of this run and place.
 func (w *crew) isOfPlace(pid int, id rpc.ServiceID) bool {
-	environ := environOf(pid)
-	return slices.Contains(environ, "VIGIL_OPT_JOB_UID="+w.uid) && slices.Contains(environ, "VIGIL_OPT_ROLE="+string(id.Role)) &&
-		slices.Contains(environ, "VIGIL_OPT_INDEX="+strconv.Itoa(id.Index))
+	was := proc.Environ(pid)
+	return was["VIGIL_OPT_JOB_UID"] == w.uid && was["VIGIL_OPT_ROLE"] == string(id.Role) && was["VIGIL_OPT_INDEX"] == strconv.Itoa(id.Index)
 }
 
 // writeConfig leaves the role for its services to read.

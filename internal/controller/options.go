@@ -106,7 +106,7 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns the mistake itself.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// StaysOpenError says that a run is open which cannot be gone on with now, and that nothing of it was touched:
+// StaysOpenError says that a run is open which cannot be gone on with now, and that nobody of it who lives was touched:
 // the machine, and nothing that was given, keeps a controller from it, so that a later start may go well. Exit 75.
 type StaysOpenError struct {
 	UID string

@@ -356,3 +356,27 @@ func (e *endings) run(log *slog.Logger) error {
 		cancel()
 	}
 }
+
+// every does something again and again, for the first time after d, and returns what ends that.
+func every(d time.Duration, do func()) (end func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				do()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func(context.Context) error {
+		cancel()
+		<-done
+		return nil
+	}
+}

@@ -152,6 +152,17 @@ func readMark(pid int, buf []byte) (string, legibility) {
 	return "", says
 }
 
+// Environ returns what a process was started with, by name; nothing, when it has gone or is not ours to look into.
+func Environ(pid int) map[string]string {
+	out := map[string]string{}
+	for item := range bytes.SplitSeq(readEnviron(pid, nil), []byte{0}) {
+		if name, value, ok := bytes.Cut(item, []byte("=")); ok {
+			out[string(name)] = string(value)
+		}
+	}
+	return out
+}
+
 // readEnviron returns the environment of a process as far as it can be read, in buf if it has room.
 func readEnviron(pid int, buf []byte) []byte {
 	name := "/proc/" + strconv.Itoa(pid) + "/environ"
