@@ -8,8 +8,10 @@ ARGS    ?=
 FUZZ    ?= 20s
 SOAK    ?= 10m
 STARVE  ?= $(SOAK)
+REF     ?= HEAD~1
+RUNS    ?= 1
 
-.PHONY: build wheel install run test programs needs check race fuzz lint bench bench-restart soak docs generate clean
+.PHONY: build wheel install run test programs needs check race fuzz lint bench bench-restart bench-beside soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -58,6 +60,9 @@ bench: build ## tables on the terminal, and bench/out/NAME.json
 
 bench-restart: build ## a PyTorch job broken under vigil, torchrun and an ideal supervisor; half an hour, and docs/restart.svg
 	$(GO) run ./bench/restart -plot docs/restart.svg
+
+bench-beside: ## make bench of the commit REF and of this tree in turns, RUNS times, side by side
+	$(GO) run ./bench/beside -ref $(REF) -runs $(RUNS) loop takeover
 
 soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, tiny-rl broken ten times, 500 controllers killed
 	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
