@@ -3,12 +3,12 @@ package scenario
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,57 +39,83 @@ func TestStories(t *testing.T) {
 
 // play runs one story and compares its log.
 func play(t *testing.T, path string) {
-	archive, err := txtar.ParseFile(path)
+	src, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := map[string]*txtar.File{}
-	for i := range archive.Files {
-		part[archive.Files[i].Name] = &archive.Files[i]
+	archive, lines, err := open(path, src)
+	if err != nil {
+		t.Fatal(err)
 	}
 	var events, log string
-	synctest.Test(t, func(t *testing.T) { events, log = tell(t, string(part["scenario"].Data)) })
-	for name, got := range map[string]string{"events": events, "log": log} {
-		f := part[name]
-		if f == nil {
-			if name == "events" && *update {
-				archive.Files = append(archive.Files, txtar.File{Name: "events", Data: []byte(got)})
-			} else if name == "events" {
-				t.Errorf("the story has no events")
-			}
-			continue
-		}
-		if *update {
+	synctest.Test(t, func(t *testing.T) { events, log, err = tell(t, lines) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]string{"events": events, "log": log}
+	for i := range archive.Files {
+		f := &archive.Files[i]
+		got, told := told[f.Name]
+		switch {
+		case !told:
+		case *update:
 			f.Data = []byte(got)
-			continue
-		}
-		if got != string(f.Data) {
-			t.Errorf("%s differ from the story.\ngot:\n%s\nwant:\n%s", name, got, f.Data)
+		case got != string(f.Data):
+			t.Errorf("%s differ from the story.\ngot:\n%s\nwant:\n%s", f.Name, got, f.Data)
 		}
 	}
-	if *update {
-		if old, _ := os.ReadFile(path); !bytes.Equal(old, txtar.Format(archive)) {
-			if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
-				t.Fatal(err)
-			}
+	if *update && !bytes.Equal(src, txtar.Format(archive)) {
+		if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
 
+// open reads a story's file: the parts scenario and events, and log where the story shows that too. With
+// -update events may be missing.
+func open(path string, src []byte) (*txtar.Archive, []line, error) {
+	archive := txtar.Parse(src)
+	part := map[string]string{}
+	for _, f := range archive.Files {
+		if err := oneOf(path+": a part", f.Name, []string{"scenario", "events", "log"}); err != nil {
+			return nil, nil, err
+		}
+		part[f.Name] = string(f.Data)
+	}
+	if _, ok := part["scenario"]; !ok {
+		return nil, nil, fmt.Errorf("%s: it has no part -- scenario --", path)
+	}
+	if _, ok := part["events"]; !ok {
+		if !*update {
+			return nil, nil, fmt.Errorf("%s: it has no part -- events --; run with -update to write it", path)
+		}
+		archive.Files = append(archive.Files, txtar.File{Name: "events"})
+	}
+	before, _, _ := strings.Cut(string(src), "-- scenario --")
+	lines, err := read(path, strings.Count(before, "\n")+2, part["scenario"])
+	return archive, lines, err
+}
+
 // tell plays the lines of a story inside the bubble and returns its events and log.
-func tell(t *testing.T, script string) (events, log string) {
+func tell(t *testing.T, lines []line) (events, log string, err error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := newWorld(t)
-	for line := range strings.Lines(script) {
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-			continue
-		}
-		if err := w.do(ctx, words); err != nil {
-			t.Fatalf("%q: %v", strings.TrimSpace(line), err)
+	for _, l := range lines {
+		if err = w.do(ctx, l); err != nil {
+			err = fmt.Errorf("%s: %q: %w", l.at, l.text, err)
+			break
 		}
 		synctest.Wait()
+	}
+	if w.store == nil { // nothing has begun
+		return "", "", err
+	}
+	if w.isDeserted() {
+		if err == nil {
+			err = fmt.Errorf("%s: the story ends with a dead controller: next-controller is missing", lines[len(lines)-1].at)
+		}
+		err = errors.Join(err, w.succeed(ctx))
 	}
 	if w.ended == nil {
 		w.engine.StopJob("the story is over", 0)
@@ -103,7 +129,7 @@ func tell(t *testing.T, script string) (events, log string) {
 	for _, wrong := range w.wrong {
 		t.Error(wrong)
 	}
-	return w.lines(), w.log.String()
+	return w.lines(), w.log.String(), err
 }
 
 // lines writes the events as the story shows them. What happened at one instant in several roles of
@@ -143,129 +169,11 @@ func (w *world) lines() string {
 }
 
 // do carries out one line of a story.
-func (w *world) do(ctx context.Context, words []string) error {
-	name, rank := role.Name(""), 0
-	if len(words) > 1 {
-		name = role.Name(words[1])
+func (w *world) do(ctx context.Context, l line) error {
+	if l.when == asking && w.isDeserted() {
+		return errors.New("nobody can ask a controller that is dead: say next-controller first")
 	}
-	if len(words) > 2 {
-		rank, _ = strconv.Atoi(words[2])
-	}
-	switch words[0] {
-	case "job":
-		w.cast(words[1:])
-	case "policy":
-		return w.settings(words[1:])
-	case "role":
-		return w.roleSettings(name, words[2:])
-	case "wait":
-		d, err := time.ParseDuration(words[1])
-		if err != nil {
-			return err
-		}
-		return w.wait(ctx, d)
-	case "hang":
-		w.with(name, func(p *player) { p.hung[rank] = true })
-	case "quiet", "stalled", "starved":
-		w.with(name, func(p *player) { p.mood = words[0] })
-	case "well":
-		w.with(name, func(p *player) { p.mood = "" })
-	case "phase", "end-phase": // of every rank: phase ROLE NAME
-		for r := range w.actors[name].ranks {
-			w.health().Phase(w.life(name, w.actors[name].incarnation, r), words[2], words[0] == "phase", time.Now())
-		}
-	case "journal": // journal COMMIT: the controller may die from now on
-		d, err := time.ParseDuration(words[1])
-		if err != nil {
-			return err
-		}
-		w.book, err = openBook(w.t, d)
-		return err
-	case "doom": // every life of the role dies, this one too
-		w.with(name, func(p *player) { p.doomed = true })
-		if w.store != nil {
-			w.kill(name, w.actors[name].incarnation, 0)
-		}
-	case "crash":
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.dies()
-	case "crash-in", "crash-after": // crash-in VERB ROLE
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.fatal[words[1]+" "+words[2]] = map[string]fatal{"crash-in": whileItIsMade, "crash-after": onceItIsMade}[words[0]]
-	case "crash-at-end": // everything of the job has ended, and nobody was told
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.fatal["end"] = whileItIsMade
-	case "next-controller":
-		return w.succeed(ctx)
-	case "kill":
-		w.kill(name, w.actors[name].incarnation, rank)
-	case "exit": // exit ROLE RANK CODE
-		code, err := strconv.Atoi(words[3])
-		exit := &role.Exit{Code: code}
-		w.with(name, func(p *player) { p.ranks[rank] = false })
-		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, rank), Cause: role.Exited, Detail: exit.String(), Exit: exit})
-		return err
-	case "finish":
-		w.with(name, func(p *player) { p.ranks[rank], p.finished[rank] = false, true })
-		w.health().Worker(w.life(name, w.actors[name].incarnation, rank), 0, role.WorkerFinished, "")
-	case "report", "report-fatal":
-		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Reported, Detail: strings.Join(words[2:], " "), Fatal: words[0] == "report-fatal"})
-	case "fail": // fail ROLE CAUSE: its rank 0 ends for that
-		w.with(name, func(p *player) { p.ranks[0] = false })
-		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation, 0), Cause: role.Cause(words[2]), Detail: "the story says so"})
-	case "late-report": // word of the life before
-		w.health().Report(role.Failure{Life: w.life(name, w.actors[name].incarnation-1, 0), Cause: role.Reported, Detail: "late word"})
-	case "late-beat":
-		step := int64(9999)
-		w.health().Beat(w.life(name, w.actors[name].incarnation-1, 0), &step, time.Now())
-	case "kill-service":
-		w.with(name, func(p *player) { p.service, p.holds = false, false; p.end() })
-		w.health().Report(role.Failure{Life: role.Life{Job: jobUID, Role: name, Incarnation: w.actors[name].incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable, Detail: "its service died (SIGKILL)"})
-	case "fail-next": // fail-next VERB ROLE [TIMES]
-		n := 1
-		if len(words) > 3 {
-			n, _ = strconv.Atoi(words[3])
-		}
-		w.mu.Lock()
-		w.failing[words[1]+" "+words[2]] = n
-		w.mu.Unlock()
-	case "slow": // slow VERB ROLE D
-		d, err := time.ParseDuration(words[3])
-		w.with(role.Name(words[2]), func(p *player) { p.slow[words[1]] = d })
-		return err
-	case "unreadable":
-		w.health().Unreadable(w.life(name, w.actors[name].incarnation, 0))
-	case "checkpoint":
-		w.health().Checkpoint(w.life(name, w.actors[name].incarnation, 0), int64(rank))
-	case "resumes-at":
-		w.with(name, func(p *player) { p.startsAt = int64(rank) })
-	case "stop-controller":
-		d, err := time.ParseDuration(words[1])
-		open := w.shut()
-		<-time.After(d)
-		open()
-		return err
-	case "admit":
-		return w.health().Admit(name, rank)
-	case "restart":
-		w.with(name, func(p *player) { p.byHand = false })
-		return w.engine.Restart(name)
-	case "stop-role":
-		return w.engine.StopRole(ctx, name)
-	case "stop-role-meanwhile": // and the story goes on
-		w.with(name, func(p *player) { p.byHand = true })
-		go func() { _ = w.engine.StopRole(ctx, name) }()
-	case "stop-job":
-		code, err := strconv.Atoi(words[1])
-		w.engine.StopJob("stopped by an operator", code)
-		return err
-	default:
-		return fmt.Errorf("a story cannot say %q", words[0])
-	}
-	return nil
+	return l.directive.do(ctx, w, l.args)
 }
 
 func (w *world) with(name role.Name, act func(*player)) {

@@ -64,8 +64,17 @@ func (w *world) dies() {
 	w.end(errDead)
 }
 
+func (w *world) isDeserted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.deserted
+}
+
 // succeed begins another controller when one has died.
 func (w *world) succeed(ctx context.Context) error {
+	if !w.isDeserted() {
+		return errors.New("the controller lives")
+	}
 	err := w.checker.Stop(time.Second)
 	<-w.gone
 	if err = errors.Join(err, w.book.reopen()); err != nil {
