@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vigil/internal/event"
+	"vigil/internal/fleet"
 	"vigil/internal/goodput"
 	"vigil/internal/health"
 	"vigil/internal/job"
@@ -172,7 +173,7 @@ func (c *Controller) compose() {
 	c.engine = engine.New(engine.Options{
 		Job: j, Policy: PolicyIn(o),
 		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
-		Memory: memory.On(c.ground.journal), Remembered: c.remembered,
+		Memory: memory.On(c.ground.journal), Remembered: c.remembered, Farewells: &fleet.Farewells{LogDir: c.ground.logs, Job: j, Log: c.log},
 	})
 	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
 }

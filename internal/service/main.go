@@ -73,7 +73,8 @@ be given in the environment, as ` + envPrefix + ` and its name. The controller's
 token are read from there only: ` + envPrefix + `CONTROLLER, ` + envPrefix + `TOKEN.
 
 Exit status: 0 told to leave, or stopped by a signal in order; 1 failed; 2 bad flags;
-75 stopped in order because the controller was gone for longer than --controller-grace.`,
+75 stopped in order because the controller was gone for longer than --controller-grace,
+which the service leaves a note of for the next controller.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {

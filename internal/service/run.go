@@ -112,7 +112,7 @@ func (s *Service) beginLife(order *api.Run) int64 {
 		order.ResumeStep = *s.pendingStep
 		s.pendingStep = nil
 	}
-	s.incarnation = int(order.GetIncarnation())
+	s.incarnation, s.services = int(order.GetIncarnation()), max(int(order.GetGroupWorldSize()), 1)
 	s.steps.begin(order.GetResumeStep())
 	return order.GetResumeStep()
 }

@@ -55,6 +55,7 @@ type Service struct {
 
 	mu          sync.Mutex
 	incarnation int // the last that was started
+	services    int // of the role, with this one
 	lives       map[int]*worker
 	steps       steps
 	pendingStep *int64 // to be taken at the next start
@@ -175,7 +176,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.unregister()
 	case <-ctx.Done():
 		s.log.Info("stopping: told by a signal")
-		_, err = s.Stop(context.WithoutCancel(ctx), 0, stoppedInOrder)
+		err = s.endWithNote(ctx, "it was told to end by a signal")
 		s.unregister()
 	case err = <-linkEnded:
 		endLink()
@@ -189,16 +190,21 @@ func (s *Service) Run(ctx context.Context) error {
 // withoutController ends the workers in order when the controller is no more.
 func (s *Service) withoutController(ctx context.Context, why error) error {
 	switch {
-	case errors.Is(why, rpc.ErrControllerLost), errors.Is(why, rpc.ErrReplaced):
+	case errors.Is(why, rpc.ErrControllerLost):
+		s.log.Error("stopping the workers: without a controller there is no mandate", "err", why, "grace", s.opts.ControllerGrace)
+		err := s.endWithNote(ctx, fmt.Sprintf("it had been without a controller for %s", s.opts.ControllerGrace))
+		s.sweep()
+		if err != nil {
+			return fmt.Errorf("%s: %w", why, err) // nobody is to read that the end was orderly
+		}
+		return why
+	case errors.Is(why, rpc.ErrReplaced):
 		s.log.Error("stopping the workers: without a controller there is no mandate", "err", why, "grace", s.opts.ControllerGrace)
 	case errors.Is(why, rpc.ErrControllerStopped):
 		s.log.Info("stopping the workers: the controller has stopped")
 		why = nil
 	}
 	_, err := s.Stop(context.WithoutCancel(ctx), 0, stoppedInOrder)
-	if errors.Is(why, rpc.ErrControllerLost) {
-		s.sweep()
-	}
 	return errors.Join(why, err)
 }
 

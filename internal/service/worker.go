@@ -45,12 +45,13 @@ type worker struct {
 	state     role.WorkerState
 	stopping  bool // it is being ended: what it says is dropped
 	exit      *role.Exit
-	status    string // STATUS=
-	statusDue bool   // it will be told soon
-	isReady   bool   // READY=1 was said
-	fatal     bool   // it said that restarting cannot help
-	reported  string // the first error that it reported
-	sent      sent   // what of that the controller was told
+	status    string        // STATUS=
+	statusDue bool          // it will be told soon
+	isReady   bool          // READY=1 was said
+	fatal     bool          // it said that restarting cannot help
+	reported  string        // the first error that it reported
+	failed    *role.Failure // what the controller was told of its failure, last
+	sent      sent          // what of that the controller was told
 	told      *toldStep
 	memory    memory
 	phases    phases
@@ -249,7 +250,8 @@ func (s *Service) report(w *worker, text string, out *words) {
 		return
 	}
 	w.sent = level
-	out.failure(role.Failure{Life: w.life, Cause: role.Reported, Detail: w.reported, Fatal: w.fatal, At: time.Now(), Log: w.files.stderr})
+	w.failed = &role.Failure{Life: w.life, Cause: role.Reported, Detail: w.reported, Fatal: w.fatal, At: time.Now(), Log: w.files.stderr}
+	out.failure(*w.failed)
 }
 
 // watch waits for the end of a worker and tells it. A worker that ends well has finished; one that
@@ -274,7 +276,9 @@ func (s *Service) watch(w *worker) {
 			w.state = role.WorkerFinished
 		default:
 			w.state = role.WorkerDown
-			out.failure(w.failure(why))
+			f := w.failure(why)
+			w.failed = &f
+			out.failure(f)
 		}
 		out.state(w)
 	})

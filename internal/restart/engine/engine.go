@@ -42,6 +42,8 @@ type Options struct {
 	Memory Memory
 	// Remembered is what an earlier controller of the job has kept; nil: there was none.
 	Remembered *Remembered
+	// Farewells are what services have left while there was no controller; nil: nothing.
+	Farewells Farewells
 	// Jitter is the chance in a back-off, from 0 to 1; nil: a random one.
 	Jitter func() float64
 }
@@ -138,6 +140,9 @@ func New(o Options) *Engine {
 	}
 	if o.Memory == nil {
 		o.Memory = noMemory{}
+	}
+	if o.Farewells == nil {
+		o.Farewells = noFarewells{}
 	}
 	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, overlooked: map[overlooked]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
 	for _, n := range o.Job.Names() {

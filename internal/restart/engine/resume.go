@@ -50,9 +50,11 @@ func (e *Engine) resume(ctx context.Context) {
 		e.Health.SetRestarts(n, spent.InPlace)
 	}
 	found := lives(e.Crew.Lives(ctx))
+	left := e.Farewells.Read(ctx)
 	for _, n := range e.Job.Names() {
 		e.resumeRole(n, m.Roles[n], found)
 	}
+	fell := e.takeFarewells(left)
 	for _, p := range m.Plans {
 		e.lastPlan = max(e.lastPlan, p.ID)
 	}
@@ -77,10 +79,15 @@ func (e *Engine) resume(ctx context.Context) {
 	}
 	for _, n := range e.Job.Names() {
 		was := m.Roles[n]
-		if was.Begun && !slices.Contains(mended, n) && !e.state(n).begun && !was.Finished && !was.ByHand {
-			e.take(role.Failure{Life: role.Life{Role: n, Incarnation: was.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable,
-				Detail: "its service was lost while there was no controller", At: time.Now()})
+		if f, ok := farewellOf(n, was, left); ok && len(f.Failures) == 0 {
+			continue
 		}
+		if was.Begun && !slices.Contains(mended, n) && !e.state(n).begun && !was.Finished && !was.ByHand {
+			e.lostMeanwhile(n, was, fell[n])
+		}
+	}
+	if len(left) > 0 {
+		e.forgetFarewells(ctx, e.Job.Names())
 	}
 	if len(e.pending) == 0 {
 		e.mend(ctx, nil, &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by an earlier controller"}})
