@@ -181,7 +181,7 @@ func CompanionOf(socket, suffix string) string {
 }
 
 // Sweep removes sockets in the directory, at any depth, on which nobody listens, the files that belong to
-// sockets that are gone, and seats that nobody has: leftovers of programs that were killed. It returns the
+// sockets that are gone, seats that nobody has, and notes of processes that are gone: leftovers of programs that were killed. It returns the
 // sockets' paths.
 func (d Dir) Sweep() ([]string, error) {
 	var removed, companions []string
@@ -198,6 +198,9 @@ func (d Dir) Sweep() ([]string, error) {
 		}
 		if item.Type().IsRegular() && strings.HasSuffix(path, seatSuffix) {
 			errs = append(errs, sweepSeat(path))
+		}
+		if item.Type().IsRegular() && strings.HasSuffix(path, treeNoteSuffix) {
+			errs = append(errs, sweepTreeNote(path))
 		}
 		if item.Type()&fs.ModeSocket == 0 || isBeingMade(item.Name()) {
 			return nil

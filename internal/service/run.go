@@ -226,12 +226,14 @@ func (s *Service) start(w *worker) error {
 		DieWithParent: true,
 	})
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil {
 		delete(s.lives, w.life.Rank)
+		s.mu.Unlock()
 		return err
 	}
 	w.proc = p
+	s.mu.Unlock()
+	s.noteWorker(p)
 	return nil
 }
 

@@ -32,6 +32,7 @@ type Service struct {
 	log         *slog.Logger
 	keeper      *proc.Keeper
 	shm         *proc.Shm
+	tree        *proc.TreeNote
 	link        *rpc.Link
 	runtime     proc.Dir
 	dir         string // its path
@@ -44,6 +45,7 @@ type Service struct {
 	turn         chan struct{} // held by the order that starts or ends workers
 	ended        []proc.Ident  // processes whose devices were not free; guarded by turn
 	begun        chan struct{} // a new life has
+	grown        chan struct{} // there is a new worker
 	settingStep  chan struct{} // held by the order that tells workers a step
 	writingPeers sync.Mutex
 	leaving      chan struct{}
@@ -71,7 +73,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	}
 	s := &Service{
 		opts: o, id: rpc.ServiceID{Role: o.Role.Name, Index: o.Index}, log: log,
-		turn: make(chan struct{}, 1), begun: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
+		turn: make(chan struct{}, 1), begun: make(chan struct{}, 1), grown: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
 		lives: map[int]*worker{},
 	}
 	s.steps.begin(0)
@@ -95,6 +97,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s.warm = s.openWarm()
 	closed := make(chan struct{})
 	s.followShm(closed)
+	s.followTree(closed)
 	s.followStarved(closed)
 	s.followKernel(closed)
 	s.atEnd(func() { close(closed) })

@@ -84,6 +84,7 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 		s.discard(w)
 	}
 	s.finishStop(lives)
+	s.noteTree()
 	s.log.Info("workers stopped, nothing of them is left", "workers", len(lives), "held", held, "took", report.Took)
 	return held, nil
 }

@@ -62,11 +62,22 @@ func runService(mode string) {
 	})
 	check(err)
 	fmt.Println("options", options())
-	for range terms {
-		if mode == "orderly" {
-			k.Stop(context.Background(), []*proc.Process{p}, proc.StopSpec{})
-			fmt.Println("ended in order")
-			os.Exit(0)
+	dir, err := proc.OpenDir(os.Getenv("TEST_RUN"))
+	check(err)
+	note := k.NoteTree(dir.TreeNote(proc.SeatOf(uid, "actor", 0)))
+	check(note.Add(p))
+	look := time.NewTicker(10 * time.Millisecond)
+	for {
+		select {
+		case <-look.C:
+			check(note.Look([]*proc.Process{p}))
+		case <-terms:
+			if mode == "orderly" {
+				k.Stop(context.Background(), []*proc.Process{p}, proc.StopSpec{})
+				check(note.Look(nil))
+				fmt.Println("ended in order")
+				os.Exit(0)
+			}
 		}
 	}
 }
@@ -187,7 +198,7 @@ func eachWay(t *testing.T, test func(t *testing.T, b *bench)) {
 }
 
 func (b *bench) env(mode string) map[string]string {
-	return map[string]string{programMode: mode, "TEST_JOB": b.job, "TEST_DIR": b.folder, "VIGIL_OPT_ROLE": "actor"}
+	return map[string]string{programMode: mode, "TEST_JOB": b.job, "TEST_DIR": b.folder, "TEST_RUN": b.o.RuntimeDir.Path(), "VIGIL_OPT_ROLE": "actor"}
 }
 
 // start starts a service and waits for its worker and what that leaves.
@@ -261,7 +272,7 @@ func (b *bench) controller(t *testing.T) *proc.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := b.keeper.Start(proc.Spec{Path: self, Env: append(os.Environ(), programMode+"=controller", "TEST_JOB="+b.job, "TEST_DIR="+b.folder), Stdout: os.Stderr, Stderr: os.Stderr})
+	p, err := b.keeper.Start(proc.Spec{Path: self, Env: append(os.Environ(), programMode+"=controller", "TEST_JOB="+b.job, "TEST_DIR="+b.folder, "TEST_RUN="+b.o.RuntimeDir.Path()), Stdout: os.Stderr, Stderr: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}

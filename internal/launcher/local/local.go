@@ -289,6 +289,8 @@ func (l *Launcher) Close(ctx context.Context) error {
 	if tree, alone := l.wholeJob(); alone {
 		if _, err := l.o.Keeper.Clear(ctx, tree); err != nil {
 			errs = append(errs, fmt.Errorf("close launcher: %w", err))
+		} else {
+			l.dropTreeNotes(l.treeNotes()...)
 		}
 		l.sweep()
 		for _, id := range l.ids() {
@@ -317,6 +319,7 @@ func (l *Launcher) wholeJob() (proc.Tree, bool) {
 		}
 		t.Sessions = append(t.Sessions, place.notes...)
 	}
+	l.addNoted(&t, l.treeNotes()...)
 	return t, true
 }
 

@@ -169,6 +169,7 @@ func (l *Launcher) clear(ctx context.Context, id slotID) ([]proc.Holder, error) 
 		return held, fmt.Errorf("clear service %s: %w", id, err)
 	}
 	l.clearShm(id)
+	l.dropTreeNotes(l.treeNote(id))
 	place := l.slot(id)
 	l.mu.Lock()
 	place.notes = nil
@@ -202,6 +203,7 @@ func (l *Launcher) tree(id slotID) proc.Tree {
 	if place.service != nil {
 		t.Sessions = append(t.Sessions, place.service.process.Ident())
 	}
+	l.addNoted(&t, l.treeNote(id))
 	for other, p := range l.slots {
 		if other != id && other.role == id.role && p.service != nil && !p.service.ended() {
 			t.Mark = ""
