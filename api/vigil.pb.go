@@ -279,10 +279,15 @@ func (*FromService_Starved) isFromService_Word() {}
 
 func (*FromService_Notice) isFromService_Word() {}
 
+// Hello begins a session. It tells everything that still holds, so that nothing said while there was no
+// session has to be sent later: what runs, and of each worker its failures, its newest checkpoint, its
+// open phases. What its receiver has heard already it knows by its number.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	Workers       []*WorkerState         `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"` // what runs already
+	Workers       []*WorkerState         `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`   // what runs already
+	Failures      []*Failure             `protobuf:"bytes,3,rep,name=failures,proto3" json:"failures,omitempty"` // of the role as a whole, reported to the service in this incarnation
+	Dropped       uint64                 `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"`  // words that this service has dropped since its last Hello
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +334,20 @@ func (x *Hello) GetWorkers() []*WorkerState {
 		return x.Workers
 	}
 	return nil
+}
+
+func (x *Hello) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *Hello) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
 }
 
 type Beats struct {
@@ -527,6 +546,7 @@ type Checkpoint struct {
 	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
 	Step          int64                  `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	AgeMs         int64                  `protobuf:"varint,3,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"` // see Failure
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,6 +598,13 @@ func (x *Checkpoint) GetStep() int64 {
 func (x *Checkpoint) GetAgeMs() int64 {
 	if x != nil {
 		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
 	}
 	return 0
 }
@@ -641,6 +668,7 @@ type Notice struct {
 	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	Unreadable    bool                   `protobuf:"varint,3,opt,name=unreadable,proto3" json:"unreadable,omitempty"` // it is about the worker's steps: where they are noted they cannot be read
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`         // see Failure
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -696,17 +724,27 @@ func (x *Notice) GetUnreadable() bool {
 	return false
 }
 
+func (x *Notice) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Failure is a worker's, or with whole_service the service's own.
 type Failure struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
-	WholeService  bool                   `protobuf:"varint,2,opt,name=whole_service,json=wholeService,proto3" json:"whole_service,omitempty"`
-	Cause         string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"` // a word of role.Cause
-	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
-	Fatal         bool                   `protobuf:"varint,5,opt,name=fatal,proto3" json:"fatal,omitempty"` // restarting cannot help
-	AgeMs         int64                  `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
-	Exit          *Exit                  `protobuf:"bytes,7,opt,name=exit,proto3" json:"exit,omitempty"`
-	Log           string                 `protobuf:"bytes,8,opt,name=log,proto3" json:"log,omitempty"` // path of the log that tells more
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Life         *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
+	WholeService bool                   `protobuf:"varint,2,opt,name=whole_service,json=wholeService,proto3" json:"whole_service,omitempty"`
+	Cause        string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"` // a word of role.Cause
+	Detail       string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	Fatal        bool                   `protobuf:"varint,5,opt,name=fatal,proto3" json:"fatal,omitempty"` // restarting cannot help
+	AgeMs        int64                  `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	Exit         *Exit                  `protobuf:"bytes,7,opt,name=exit,proto3" json:"exit,omitempty"`
+	Log          string                 `protobuf:"bytes,8,opt,name=log,proto3" json:"log,omitempty"` // path of the log that tells more
+	// number counts the failures, checkpoints and notices of one service process, from 1. A Hello repeats
+	// them; one whose number is not higher than one already heard of that process is not heard again.
+	Number        uint64 `protobuf:"varint,9,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -795,6 +833,13 @@ func (x *Failure) GetLog() string {
 		return x.Log
 	}
 	return ""
+}
+
+func (x *Failure) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 // Exit is how a process ended.
@@ -973,8 +1018,11 @@ type Past struct {
 	AgeMs         int64                  `protobuf:"varint,2,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"` // of its last word
 	HasStep       bool                   `protobuf:"varint,3,opt,name=has_step,json=hasStep,proto3" json:"has_step,omitempty"`
 	Step          int64                  `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
-	Guessed       bool                   `protobuf:"varint,5,opt,name=guessed,proto3" json:"guessed,omitempty"` // nobody has said the step, it was guessed
-	Phases        []*Phase               `protobuf:"bytes,6,rep,name=phases,proto3" json:"phases,omitempty"`    // that are open, outermost first
+	Guessed       bool                   `protobuf:"varint,5,opt,name=guessed,proto3" json:"guessed,omitempty"`      // nobody has said the step, it was guessed
+	Phases        []*Phase               `protobuf:"bytes,6,rep,name=phases,proto3" json:"phases,omitempty"`         // that are open, outermost first
+	Failures      []*Failure             `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"`     // of this life, the first ones; empty once the worker is being stopped
+	Checkpoint    *Checkpoint            `protobuf:"bytes,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"` // the newest that still holds
+	Notices       []*Notice              `protobuf:"bytes,9,rep,name=notices,proto3" json:"notices,omitempty"`       // the newest of each text
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1095,27 @@ func (x *Past) GetGuessed() bool {
 func (x *Past) GetPhases() []*Phase {
 	if x != nil {
 		return x.Phases
+	}
+	return nil
+}
+
+func (x *Past) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *Past) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *Past) GetNotices() []*Notice {
+	if x != nil {
+		return x.Notices
 	}
 	return nil
 }
@@ -1759,10 +1828,12 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05phase\x18\a \x01(\v2\f.vigil.PhaseH\x00R\x05phase\x12*\n" +
 	"\astarved\x18\b \x01(\v2\x0e.vigil.StarvedH\x00R\astarved\x12'\n" +
 	"\x06notice\x18\t \x01(\v2\r.vigil.NoticeH\x00R\x06noticeB\x06\n" +
-	"\x04word\"O\n" +
+	"\x04word\"\x95\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
-	"\aworkers\x18\x02 \x03(\v2\x12.vigil.WorkerStateR\aworkers\"*\n" +
+	"\aworkers\x18\x02 \x03(\v2\x12.vigil.WorkerStateR\aworkers\x12*\n" +
+	"\bfailures\x18\x03 \x03(\v2\x0e.vigil.FailureR\bfailures\x12\x18\n" +
+	"\adropped\x18\x04 \x01(\x04R\adropped\"*\n" +
 	"\x05Beats\x12!\n" +
 	"\x05beats\x18\x01 \x03(\v2\v.vigil.BeatR\x05beats\"\x87\x01\n" +
 	"\x04Beat\x12\x1f\n" +
@@ -1775,21 +1846,23 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05begin\x18\x03 \x01(\bR\x05begin\x12\x15\n" +
-	"\x06age_ms\x18\x04 \x01(\x03R\x05ageMs\"X\n" +
+	"\x06age_ms\x18\x04 \x01(\x03R\x05ageMs\"p\n" +
 	"\n" +
 	"Checkpoint\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x15\n" +
-	"\x06age_ms\x18\x03 \x01(\x03R\x05ageMs\"G\n" +
+	"\x06age_ms\x18\x03 \x01(\x03R\x05ageMs\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\"G\n" +
 	"\aStarved\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x1b\n" +
-	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"]\n" +
+	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"u\n" +
 	"\x06Notice\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\x03 \x01(\bR\n" +
-	"unreadable\"\xdd\x01\n" +
+	"unreadable\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\"\xf5\x01\n" +
 	"\aFailure\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12#\n" +
 	"\rwhole_service\x18\x02 \x01(\bR\fwholeService\x12\x14\n" +
@@ -1798,7 +1871,8 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05fatal\x18\x05 \x01(\bR\x05fatal\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\x03R\x05ageMs\x12\x1f\n" +
 	"\x04exit\x18\a \x01(\v2\v.vigil.ExitR\x04exit\x12\x10\n" +
-	"\x03log\x18\b \x01(\tR\x03log\"\x84\x01\n" +
+	"\x03log\x18\b \x01(\tR\x03log\x12\x16\n" +
+	"\x06number\x18\t \x01(\x04R\x06number\"\x84\x01\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x12\n" +
@@ -1812,14 +1886,19 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x1f\n" +
 	"\x04exit\x18\x04 \x01(\v2\v.vigil.ExitR\x04exit\x12\x16\n" +
 	"\x06status\x18\x05 \x01(\tR\x06status\x12\x1f\n" +
-	"\x04past\x18\x06 \x01(\v2\v.vigil.PastR\x04past\"\xa4\x01\n" +
+	"\x04past\x18\x06 \x01(\v2\v.vigil.PastR\x04past\"\xac\x02\n" +
 	"\x04Past\x12\x16\n" +
 	"\x06spoken\x18\x01 \x01(\bR\x06spoken\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x19\n" +
 	"\bhas_step\x18\x03 \x01(\bR\ahasStep\x12\x12\n" +
 	"\x04step\x18\x04 \x01(\x03R\x04step\x12\x18\n" +
 	"\aguessed\x18\x05 \x01(\bR\aguessed\x12$\n" +
-	"\x06phases\x18\x06 \x03(\v2\f.vigil.PhaseR\x06phases\"\x8d\x02\n" +
+	"\x06phases\x18\x06 \x03(\v2\f.vigil.PhaseR\x06phases\x12*\n" +
+	"\bfailures\x18\a \x03(\v2\x0e.vigil.FailureR\bfailures\x121\n" +
+	"\n" +
+	"checkpoint\x18\b \x01(\v2\x11.vigil.CheckpointR\n" +
+	"checkpoint\x12'\n" +
+	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\x8d\x02\n" +
 	"\tToService\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
 	"\x03run\x18\x02 \x01(\v2\n" +
@@ -1937,34 +2016,38 @@ var file_vigil_proto_depIdxs = []int32{
 	7,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
 	8,  // 8: vigil.FromService.notice:type_name -> vigil.Notice
 	11, // 9: vigil.Hello.workers:type_name -> vigil.WorkerState
-	4,  // 10: vigil.Beats.beats:type_name -> vigil.Beat
-	0,  // 11: vigil.Beat.life:type_name -> vigil.Life
-	0,  // 12: vigil.Phase.life:type_name -> vigil.Life
-	0,  // 13: vigil.Checkpoint.life:type_name -> vigil.Life
-	0,  // 14: vigil.Starved.life:type_name -> vigil.Life
-	0,  // 15: vigil.Notice.life:type_name -> vigil.Life
-	0,  // 16: vigil.Failure.life:type_name -> vigil.Life
-	10, // 17: vigil.Failure.exit:type_name -> vigil.Exit
-	0,  // 18: vigil.WorkerState.life:type_name -> vigil.Life
-	10, // 19: vigil.WorkerState.exit:type_name -> vigil.Exit
-	12, // 20: vigil.WorkerState.past:type_name -> vigil.Past
-	5,  // 21: vigil.Past.phases:type_name -> vigil.Phase
-	15, // 22: vigil.ToService.run:type_name -> vigil.Run
-	17, // 23: vigil.ToService.stop:type_name -> vigil.Stop
-	18, // 24: vigil.ToService.get_step:type_name -> vigil.GetStep
-	19, // 25: vigil.ToService.set_step:type_name -> vigil.SetStep
-	20, // 26: vigil.ToService.peers:type_name -> vigil.Peers
-	21, // 27: vigil.ToService.leave:type_name -> vigil.Leave
-	16, // 28: vigil.Run.workers:type_name -> vigil.Worker
-	22, // 29: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	23, // 30: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 31: vigil.Sessions.Open:input_type -> vigil.FromService
-	13, // 32: vigil.Sessions.Open:output_type -> vigil.ToService
-	32, // [32:33] is the sub-list for method output_type
-	31, // [31:32] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	9,  // 10: vigil.Hello.failures:type_name -> vigil.Failure
+	4,  // 11: vigil.Beats.beats:type_name -> vigil.Beat
+	0,  // 12: vigil.Beat.life:type_name -> vigil.Life
+	0,  // 13: vigil.Phase.life:type_name -> vigil.Life
+	0,  // 14: vigil.Checkpoint.life:type_name -> vigil.Life
+	0,  // 15: vigil.Starved.life:type_name -> vigil.Life
+	0,  // 16: vigil.Notice.life:type_name -> vigil.Life
+	0,  // 17: vigil.Failure.life:type_name -> vigil.Life
+	10, // 18: vigil.Failure.exit:type_name -> vigil.Exit
+	0,  // 19: vigil.WorkerState.life:type_name -> vigil.Life
+	10, // 20: vigil.WorkerState.exit:type_name -> vigil.Exit
+	12, // 21: vigil.WorkerState.past:type_name -> vigil.Past
+	5,  // 22: vigil.Past.phases:type_name -> vigil.Phase
+	9,  // 23: vigil.Past.failures:type_name -> vigil.Failure
+	6,  // 24: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
+	8,  // 25: vigil.Past.notices:type_name -> vigil.Notice
+	15, // 26: vigil.ToService.run:type_name -> vigil.Run
+	17, // 27: vigil.ToService.stop:type_name -> vigil.Stop
+	18, // 28: vigil.ToService.get_step:type_name -> vigil.GetStep
+	19, // 29: vigil.ToService.set_step:type_name -> vigil.SetStep
+	20, // 30: vigil.ToService.peers:type_name -> vigil.Peers
+	21, // 31: vigil.ToService.leave:type_name -> vigil.Leave
+	16, // 32: vigil.Run.workers:type_name -> vigil.Worker
+	22, // 33: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	23, // 34: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 35: vigil.Sessions.Open:input_type -> vigil.FromService
+	13, // 36: vigil.Sessions.Open:output_type -> vigil.ToService
+	36, // [36:37] is the sub-list for method output_type
+	35, // [35:36] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }

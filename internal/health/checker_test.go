@@ -100,7 +100,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// shows: R9 R10
+// shows: R9 R10 CARD3
 func TestTwoMinutesOfSilenceAreFoundAt121SecondsAndNotAt119(t *testing.T) {
 	watching(t, func(w *watch) {
 		pass(3 * time.Millisecond) // so that no word falls on a tick

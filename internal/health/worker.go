@@ -100,12 +100,24 @@ func (t *Table) Restore(name role.Name, was Before, now time.Time) {
 	}
 }
 
-// Recall takes in what a worker of the current life has said to an earlier controller, unless it has
-// said something to this one.
+// recallApart is how much newer a word must be than the newest that was heard to have been lost on the way: ages are
+// told in milliseconds and take their time.
+const recallApart = time.Second
+
+// Recall takes in what a worker of the current life has said in it so far, to an earlier controller or on a stream that
+// broke: its last word, if that is not known, and which phases are open.
 func (t *Table) Recall(life role.Life, past Past, now time.Time) {
 	t.doubt(now)
 	r, k := t.lifeOf(life)
-	if k == nil || !k.word.IsZero() {
+	if k == nil {
+		return
+	}
+	if !k.word.IsZero() {
+		if past.At.Sub(k.word) > recallApart {
+			k.word = earlier(past.At, now) // what was said between is not known: the gap teaches nothing
+			t.Beat(Word{Life: life, Step: past.Step, At: k.word, Guessed: past.Guessed}, now)
+		}
+		k.reopen(past.Phases, now)
 		return
 	}
 	k.word = earlier(past.At, now)
@@ -118,10 +130,23 @@ func (t *Table) Recall(life role.Life, past Past, now time.Time) {
 		k.guessed, k.told = past.Guessed, !past.Guessed
 		r.spoken = true
 	}
-	for _, p := range past.Phases {
-		if len(k.phases) < MaxPhases {
-			k.phases = append(k.phases, phase{p.Name, earlier(p.Began, now)})
+	k.reopen(past.Phases, now)
+}
+
+// reopen makes the given phases those that are open. One that is known to be open keeps its time, which credits may have
+// moved on; how long one lasted that ended unheard is not learned.
+func (k *rank) reopen(open []PastPhase, now time.Time) {
+	was := k.phases
+	k.phases = nil
+	for _, p := range open {
+		if len(k.phases) == MaxPhases {
+			return
 		}
+		known := phase{p.Name, earlier(p.Began, now)}
+		if i := slices.IndexFunc(was, func(w phase) bool { return w.name == p.Name && !known.since.After(w.since.Add(recallApart)) }); i >= 0 {
+			known = was[i]
+		}
+		k.phases = append(k.phases, known)
 	}
 }
 

@@ -1,6 +1,8 @@
 package health_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -186,5 +188,36 @@ func TestANewControllerKnowsWhatWasSaidToTheOneBefore(t *testing.T) {
 	b.Recall(first, health.Past{At: b.now.Add(-time.Hour)}, b.now) // told again with a new session
 	if age := b.record("critic").Ranks[0].Age; age != 0 {
 		t.Errorf("its last word is now %s old", age)
+	}
+}
+
+// What a stream lost when it broke is told again with the next session: a heartbeat, that a phase has begun, that one has
+// ended. The gap over a time in which nobody listened teaches nothing.
+//
+// shows: FAULT-D1
+func TestWordsThatAStreamLostAreTakenInWithTheNextSession(t *testing.T) {
+	b := newBed(t, critic(1, learned))
+	first := b.life(0)
+	b.says(first, 1)
+	b.Phase(first, "epoch", true, b.now, b.now)
+	b.Phase(first, "eval", true, b.now, b.now)
+	epoch := b.now
+	limit := b.record("critic").Limit
+	b.pass(20 * time.Minute)
+	step := int64(9)
+	b.Recall(first, health.Past{At: b.now.Add(-10 * time.Second), Step: &step, Phases: []health.PastPhase{{Name: "epoch", Began: epoch}, {Name: "save", Began: b.now.Add(-5 * time.Second)}}}, b.now)
+	r := b.record("critic")
+	if k := r.Ranks[0]; k.Step != 9 || k.Age != 10*time.Second {
+		t.Errorf("step %d, age %s", k.Step, k.Age)
+	}
+	var open []string
+	for _, p := range r.Ranks[0].Phases {
+		open = append(open, fmt.Sprint(p.Name, " ", p.Age))
+	}
+	if want := []string{"epoch 20m0s", "save 5s"}; !slices.Equal(open, want) {
+		t.Errorf("open phases %q, want %q", open, want)
+	}
+	if r.Limit != limit {
+		t.Errorf("the limit went from %s to %s", limit, r.Limit)
 	}
 }

@@ -67,7 +67,7 @@ func (s *Service) askAlive(ctx context.Context, w *worker, p job.Probe, since ti
 func (s *Service) tellMute(w *worker, bad int, err error) {
 	s.change(func(out *words) {
 		if s.listensTo(w) {
-			out.failure(role.Failure{Life: w.life, Cause: role.Stuck, At: time.Now(), Log: w.files.stderr,
+			out.passingFailure(role.Failure{Life: w.life, Cause: role.Stuck, At: time.Now(), Log: w.files.stderr,
 				Detail: fmt.Sprintf("its alive probe has failed %d times in a row: %v", bad, err)})
 		}
 	})

@@ -25,6 +25,7 @@ import (
 // memory is what a worker has said that evidence needs. It is guarded by Service.mu.
 type memory struct {
 	heard        time.Time // of its last heartbeat; zero: none
+	word         time.Time // of its last word, a heartbeat or of a phase; zero: none
 	faultHandler unix.Signal
 	phases       []openPhase // oldest first
 }
@@ -39,15 +40,17 @@ func (s *Service) remember(out *words) {
 	now := time.Now()
 	for _, b := range out.beats {
 		if w := s.lives[int(b.GetLife().GetRank())]; w != nil {
-			w.memory.heard = now
+			w.memory.heard, w.memory.word = now, now
 		}
 	}
 	for _, word := range out.other {
+		s.keep(word, slices.Contains(out.passing, word), now)
 		p := word.GetPhase()
 		w := s.lives[int(p.GetLife().GetRank())]
 		if p == nil || w == nil {
 			continue
 		}
+		w.memory.word = now
 		w.memory.phases = slices.DeleteFunc(w.memory.phases, func(o openPhase) bool { return o.name == p.GetName() })
 		if p.GetBegin() {
 			w.memory.phases = append(w.memory.phases, openPhase{p.GetName(), now.Add(-time.Duration(p.GetAgeMs()) * time.Millisecond)})

@@ -113,6 +113,7 @@ func (s *Service) beginLife(order *api.Run) int64 {
 		s.pendingStep = nil
 	}
 	s.incarnation, s.services = int(order.GetIncarnation()), max(int(order.GetGroupWorldSize()), 1)
+	s.reported = lasting{}
 	s.steps.begin(order.GetResumeStep())
 	return order.GetResumeStep()
 }

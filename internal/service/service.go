@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vigil/api"
 	"vigil/internal/proc"
 	"vigil/internal/warm"
 	"vigil/internal/wire/rpc"
@@ -60,8 +59,10 @@ type Service struct {
 	services    int // of the role, with this one
 	lives       map[int]*worker
 	steps       steps
-	pendingStep *int64 // to be taken at the next start
-	seq         int64  // of the last SET_STEP
+	pendingStep *int64  // to be taken at the next start
+	seq         int64   // of the last SET_STEP
+	numbered    uint64  // words, see lasting
+	reported    lasting // of the role as a whole, in this incarnation
 }
 
 // New makes the parts of a service: the keeper of its processes, its sockets, its HTTP endpoints. The
@@ -139,7 +140,7 @@ func (s *Service) makeLink(l net.Listener) (err error) {
 	s.link, err = rpc.NewLink(rpc.LinkOptions{
 		Controller: s.opts.Controller, JobUID: s.opts.JobUID, ID: s.id, Node: s.opts.Node,
 		Incarnation: s.opts.Incarnation, Token: s.opts.Token, Epoch: s.opts.Epoch, HTTPAddress: s.httpAddress,
-		Listener: l, Grace: s.opts.ControllerGrace, Orders: s.obey, Workers: s.states, Log: s.log,
+		Listener: l, Grace: s.opts.ControllerGrace, Orders: s.obey, Hello: s.hello, Log: s.log,
 	})
 	if err != nil {
 		return err
@@ -226,19 +227,6 @@ func (s *Service) unregister() {
 	if err := s.link.Unregister(ctx); err != nil {
 		s.log.Warn("the controller is not told of the end", "err", err)
 	}
-}
-
-// states is what runs, for the controller that hears from this service for the first time.
-func (s *Service) states() []*api.WorkerState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	states := make([]*api.WorkerState, 0, len(s.lives))
-	for _, w := range s.lives {
-		state := w.wire()
-		state.Past = s.past(w)
-		states = append(states, state)
-	}
-	return states
 }
 
 // atEnd has Close call f, before what was asked for earlier.

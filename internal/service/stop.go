@@ -97,6 +97,9 @@ func (s *Service) beginStop(below uint64, ranks []uint32) []*worker {
 	if below > 0 && uint64(s.incarnation) >= below {
 		return nil
 	}
+	if len(ranks) == 0 {
+		s.reported = lasting{} // the role is repaired, or wanted to stop
+	}
 	lives := make([]*worker, 0, len(s.lives))
 	for _, w := range s.lives {
 		if len(ranks) > 0 && !slices.Contains(ranks, uint32(w.life.Rank)) {

@@ -54,6 +54,7 @@ type worker struct {
 	sent      sent          // what of that the controller was told
 	told      *toldStep
 	memory    memory
+	lasting   lasting // words of it that hold beyond the session in which they were told
 	phases    phases
 	starved   time.Time // when it was last seen to wait for a CPU
 	looked    time.Time // when the controller was last told of a look at it; only who looks reads it
@@ -75,8 +76,9 @@ func (w *worker) running() bool { return w.proc != nil && w.exit == nil }
 
 // words is what a change of state gives the controller to hear.
 type words struct {
-	beats []*api.Beat
-	other []*api.FromService
+	beats   []*api.Beat
+	other   []*api.FromService
+	passing []*api.FromService // those of other that are not told again in a later session
 }
 
 func (o *words) state(w *worker) {
@@ -85,6 +87,12 @@ func (o *words) state(w *worker) {
 
 func (o *words) failure(f role.Failure) {
 	o.other = append(o.other, rpc.WireFailure(f, f.At))
+}
+
+// passingFailure tells a failure that is told again by itself while it holds.
+func (o *words) passingFailure(f role.Failure) {
+	o.failure(f)
+	o.passing = append(o.passing, o.other[len(o.other)-1])
 }
 
 func (o *words) beat(l role.Life, step *int64) {
@@ -176,6 +184,7 @@ func (s *Service) take(w *worker, word notify.Word, out *words) {
 		if w.told != nil && w.told.seq == word.Number && !w.told.taken {
 			w.told.taken = true
 			s.steps.took(w.life.Rank, w.told.step)
+			w.lasting.wentBack(w.told.step)
 			// Newer than every step that still waits to be sent, which it replaces.
 			out.beat(w.life, &w.told.step)
 			close(w.told.ack)

@@ -53,12 +53,15 @@ type service struct {
 	ended   bool
 	noticed bool     // it has said that it stops: silence is not its death
 	session *session // open, or nil
+	heard   uint64   // the highest number of a word of this process
 }
 
 // lapsed is a session that was let go of, and why.
 type lapsed struct {
 	session string
 	of      ServiceID
+	pid     int
+	heard   uint64
 	why     error
 }
 
@@ -200,8 +203,8 @@ func (h *Hub) endLocked(s *service, why error) bool {
 	}
 	s.ended = true
 	delete(h.services, s.reg.Name())
-	if errors.Is(why, errLetGo) || errors.Is(why, errReplaced) {
-		h.let = append(h.let, lapsed{s.reg.Session, s.reg.ID, why})
+	if errors.Is(why, errLetGo) || errors.Is(why, errReplaced) || errors.Is(why, errLost) {
+		h.let = append(h.let, lapsed{s.reg.Session, s.reg.ID, s.reg.PID, s.heard, why})
 		if len(h.let) > maxReplaced {
 			h.let = slices.Delete(h.let, 0, len(h.let)-maxReplaced)
 		}

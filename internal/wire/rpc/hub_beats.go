@@ -181,6 +181,11 @@ func (h *Hub) enter(s *service) (*service, error) {
 		}
 		h.endLocked(had, errReplaced)
 	}
+	for _, l := range h.let { // the same process, under another session
+		if l.of == s.reg.ID && l.pid == s.reg.PID && !s.reg.Seed {
+			s.heard = max(s.heard, l.heard)
+		}
+	}
 	h.services[s.reg.Name()] = s
 	h.work.Add(1) // register starts its watch
 	return nil, nil

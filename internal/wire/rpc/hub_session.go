@@ -152,9 +152,7 @@ func (h *Hub) listen(stream grpc.BidiStreamingServer[api.FromService, api.ToServ
 	}
 	hello <- of
 	h.o.Ears.Joined(of.reg)
-	for _, w := range first.GetHello().Workers {
-		h.hearWorker(of, w, again)
-	}
+	h.hearHello(of, first.GetHello())
 	h.wake(ses)
 	for {
 		word, err := stream.Recv()
@@ -196,7 +194,9 @@ func (h *Hub) attach(name string, ses *session) (*service, error) {
 		return s, nil
 	}
 	if i := slices.IndexFunc(h.let, func(l lapsed) bool { return l.session == name }); i >= 0 {
-		h.o.Dropped(h.let[i].of, "hello of a session that has ended")
+		if !errors.Is(h.let[i].why, errLost) { // it is asked to register again
+			h.o.Dropped(h.let[i].of, "hello of a session that has ended")
+		}
 		return nil, h.let[i].why
 	}
 	return nil, errUnknown
@@ -229,33 +229,18 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 			}
 		}
 	case *api.FromService_Failure:
-		f, err := readFailure(h.o.JobUID, of.reg.ID.Role, w.Failure, now)
-		if err != nil {
-			h.o.Dropped(of.reg.ID, err.Error())
-			return
-		}
-		h.o.Ears.Failed(f, of.reg.ID)
+		h.count(of, w.Failure.Number)
+		h.hearFailure(of, w.Failure, now)
 	case *api.FromService_Worker:
 		h.hearWorker(of, w.Worker, news)
 	case *api.FromService_Checkpoint:
-		life, err := readLife(h.o.JobUID, of.reg.ID.Role, w.Checkpoint.GetLife())
-		if err != nil {
-			h.o.Dropped(of.reg.ID, err.Error())
-			return
-		}
-		h.o.Ears.Checkpoint(life, w.Checkpoint.Step, before(now, w.Checkpoint.AgeMs))
+		h.count(of, w.Checkpoint.Number)
+		h.hearCheckpoint(of, w.Checkpoint, now)
 	case *api.FromService_Phase, *api.FromService_Starved:
 		h.hearWatch(of, word, now)
 	case *api.FromService_Notice:
-		life, err := readLife(h.o.JobUID, of.reg.ID.Role, w.Notice.GetLife())
-		if err != nil {
-			h.o.Dropped(of.reg.ID, err.Error())
-			return
-		}
-		h.o.Ears.Notice(life, w.Notice.Text)
-		if w.Notice.Unreadable {
-			h.o.Ears.Unreadable(life)
-		}
+		h.count(of, w.Notice.Number)
+		h.hearNotice(of, w.Notice)
 	case *api.FromService_Answer:
 		if !ses.answer(w.Answer) {
 			h.o.Log.Debug("answer that nobody waits for", "service", of.reg.Name(), "id", w.Answer.Id)

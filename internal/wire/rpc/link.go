@@ -131,10 +131,10 @@ func (l *Link) self() *api.Sender {
 // the call. The beat belongs to the link from now on.
 func (l *Link) Beat(b *api.Beat) { l.out.beat(b, time.Now()) }
 
-// Send says a word, at once and in order. It never waits for the controller: while there is no session
-// up to 1024 words are kept, but for states, which every new session begins with. What cannot be UTF-8
-// in it is replaced; a word of more than 4 MiB is dropped, with a line in the log. The word belongs to
-// the link from now on. A failure or checkpoint may arrive twice, if the stream breaks just then.
+// Send says a word, at once and in order. It never waits for the controller: what waits is bounded for each kind of
+// word and each life, so that no word pushes out another's. What a broken stream has not carried is told by the Hello
+// of the next one; see LinkOptions.Hello. What cannot be UTF-8 in a word is replaced; a word of more than 4 MiB is
+// dropped, with a line in the log. The word belongs to the link from now on.
 func (l *Link) Send(w *api.FromService) {
 	clean(w)
 	if size := proto.Size(w); size > maxMessage {

@@ -174,9 +174,6 @@ func (l *Link) keepSession(ctx context.Context, p *poller) error {
 			}
 		}
 		l.o.Log.Debug("session ended", "err", err)
-		if n := l.out.lost(); n > 0 {
-			l.o.Log.Warn("words dropped while there was no session", "words", n)
-		}
 		timer := time.NewTimer(reopenEvery)
 		select {
 		case <-ctx.Done():

@@ -28,8 +28,7 @@ func (l *Link) runSession(ctx context.Context) error {
 	l.mu.Lock()
 	session := l.session
 	l.mu.Unlock()
-	l.out.fresh()
-	hello := &api.FromService{Word: &api.FromService_Hello{Hello: &api.Hello{Session: session, Workers: l.o.Workers()}}}
+	hello := &api.FromService{Word: &api.FromService_Hello{Hello: l.hello(session)}}
 	clean(hello)
 	if err := stream.Send(hello); err != nil {
 		return ended(stream, err)
@@ -67,6 +66,16 @@ func (l *Link) runSession(ctx context.Context) error {
 	return err
 }
 
+// hello returns what a session begins with, and drops the words that it tells.
+func (l *Link) hello(session string) *api.Hello {
+	hello := l.o.Hello(l.out.toldByHello)
+	hello.Session, hello.Dropped = session, l.out.lost()
+	if hello.Dropped > 0 {
+		l.o.Log.Warn("words dropped: too many of one kind and worker waited for the controller", "words", hello.Dropped)
+	}
+	return hello
+}
+
 // carryOut has one order carried out and queues its answer, unless the session that brought it has
 // ended meanwhile, or Run ends: what was cut short has no answer.
 func (l *Link) carryOut(ctx context.Context, order *api.ToService, broken <-chan struct{}) {
@@ -97,10 +106,9 @@ func (l *Link) say(ctx context.Context, stream api.Sessions_OpenClient, broken <
 		for i, q := range batch {
 			now := time.Now()
 			if err := stream.Send(q.aged(now)); err != nil {
-				l.out.broke(batch[i:], now)
+				l.out.broke(batch[i:])
 				return err
 			}
-			l.out.sent(q, now)
 		}
 		if leaving && l.out.empty() {
 			return stream.CloseSend()
@@ -114,7 +122,6 @@ func (l *Link) say(ctx context.Context, stream api.Sessions_OpenClient, broken <
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-broken:
-			l.out.broke(nil, time.Now())
 			return io.EOF
 		case <-l.out.wake:
 		case <-later:

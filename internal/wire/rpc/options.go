@@ -71,8 +71,10 @@ type LinkOptions struct {
 	// has a goroutine of its own. The context ends with Run, not with the session that brought the
 	// order. It must not call Unregister or Close and wait for it.
 	Orders func(context.Context, *api.ToService) *api.Answer
-	// Workers returns what runs, for the Hello of every session. May be nil.
-	Workers func() []*api.WorkerState
+	// Hello returns all that holds, for the first word of every session: session and dropped are filled in by the
+	// Link. It calls told once, at a moment in which nobody calls Send: words sent before that are in what it
+	// returns and are not sent, those sent later are not in it. May be nil.
+	Hello func(told func()) *api.Hello
 	// OnControllerLost is called once, before Run returns ErrControllerLost. May be nil.
 	OnControllerLost func()
 	// OnStopNotice is called once, when the controller gives notice that it stops. May be nil.
@@ -103,8 +105,11 @@ func (o *LinkOptions) fill() {
 	if o.PID == 0 {
 		o.PID = os.Getpid()
 	}
-	if o.Workers == nil {
-		o.Workers = func() []*api.WorkerState { return nil }
+	if o.Hello == nil {
+		o.Hello = func(told func()) *api.Hello {
+			told()
+			return &api.Hello{}
+		}
 	}
 	if o.OnControllerLost == nil {
 		o.OnControllerLost = func() {}

@@ -13,18 +13,14 @@ import (
 const (
 	// beatsApart is the least time between two batches of heartbeats.
 	beatsApart = 50 * time.Millisecond
-	// maxQueued bounds the words that wait while there is no stream; the oldest go first.
-	maxQueued = 1024
-	// sayAgain is how far back words of a broken stream are said again on the next one: they may have
-	// been written and not read. Failures, checkpoints and phases bear repetition.
-	sayAgain = 2 * time.Second
+	// maxPerLife bounds how many failures, notices and phases of one life wait, each kind for itself.
+	maxPerLife = 64
 )
 
 // queued is a word with the time at which it was said, so that its age is right when it is sent.
 type queued struct {
 	word *api.FromService
 	at   time.Time
-	sent time.Time // zero until it was
 }
 
 type lifeKey struct {
@@ -32,22 +28,37 @@ type lifeKey struct {
 	rank, attempt uint32
 }
 
-// outbox holds what a service has to say until it is sent. Words keep their order; of the heartbeats of
-// one life the newest stands.
+func keyOf(l *api.Life) lifeKey {
+	return lifeKey{l.GetIncarnation(), l.GetRank(), l.GetAttempt()}
+}
+
+// queuedBeat is a heartbeat with the time at which the worker said it.
+type queuedBeat struct {
+	beat *api.Beat
+	at   time.Time
+}
+
+// outbox holds what a service has to say until it is sent. It is bounded by the number of lives, whatever a
+// worker says:
+//
+//   - of a state (a heartbeat, a worker's state, a look at its CPU time, a checkpoint, a notice of one text) the
+//     newest of each life stands;
+//   - of what happened (failures, phases) the first maxPerLife of each life stand, but for phases that have ended,
+//     which go first. What is dropped is counted.
+//
+// So no word of one kind or life can push out another's.
 type outbox struct {
 	wake chan struct{} // of capacity 1: there is something to send
 
 	mu      sync.Mutex
 	words   []queued
-	recent  []queued // sent last, and worth repeating
-	beats   map[lifeKey]*api.Beat
-	said    map[lifeKey]time.Time
+	beats   map[lifeKey]queuedBeat
 	flushed time.Time
-	dropped int
+	dropped uint64
 }
 
 func newOutbox() *outbox {
-	return &outbox{wake: make(chan struct{}, 1), beats: map[lifeKey]*api.Beat{}, said: map[lifeKey]time.Time{}}
+	return &outbox{wake: make(chan struct{}, 1), beats: map[lifeKey]queuedBeat{}}
 }
 
 func (o *outbox) signal() {
@@ -57,31 +68,145 @@ func (o *outbox) signal() {
 	}
 }
 
-// word queues a word; the oldest is dropped if there are too many, phases before others.
+// word queues a word.
 func (o *outbox) word(w *api.FromService, now time.Time) {
 	o.mu.Lock()
-	o.words = append(o.words, queued{word: w, at: now})
-	for len(o.words) > maxQueued {
-		// A worker may say phases without end: of what is lost, they go first.
-		oldest := max(slices.IndexFunc(o.words, func(q queued) bool { return q.word.GetPhase() != nil }), 0)
-		o.words = slices.Delete(o.words, oldest, oldest+1)
-		o.dropped++
-	}
+	o.queue(queued{word: w, at: now})
 	o.mu.Unlock()
 	o.signal()
 }
 
+// queue puts a word behind the others, in the place of one that it replaces. The caller has the lock.
+func (o *outbox) queue(q queued) {
+	if i := slices.IndexFunc(o.words, func(old queued) bool { return replaces(q.word, old.word) }); i >= 0 {
+		o.words = slices.Delete(o.words, i, i+1)
+	}
+	if life := boundedBy(q.word); life != nil && o.waiting(q.word) >= maxPerLife && !o.makeRoom(q.word) {
+		o.dropped++
+		return
+	}
+	o.words = append(o.words, q)
+}
+
+// replaces reports whether a word is a newer value of the state that an older one is.
+func replaces(w, old *api.FromService) bool {
+	switch w := w.Word.(type) {
+	case *api.FromService_Worker:
+		was := old.GetWorker() // each state is told once: what it is the sign of happens at its first
+		return was != nil && was.State == w.Worker.State && keyOf(was.Life) == keyOf(w.Worker.Life)
+	case *api.FromService_Starved:
+		was := old.GetStarved()
+		if was == nil || keyOf(was.Life) != keyOf(w.Starved.Life) {
+			return false
+		}
+		w.Starved.WaitedMs += was.WaitedMs
+		return true
+	case *api.FromService_Checkpoint:
+		was := old.GetCheckpoint()
+		return was != nil && keyOf(was.Life) == keyOf(w.Checkpoint.Life)
+	case *api.FromService_Notice:
+		was := old.GetNotice()
+		return was != nil && was.Text == w.Notice.Text && keyOf(was.Life) == keyOf(w.Notice.Life)
+	}
+	return false
+}
+
+// boundedBy returns the life of a word of which several may wait; nil for others.
+func boundedBy(w *api.FromService) *api.Life {
+	switch w := w.Word.(type) {
+	case *api.FromService_Failure:
+		return w.Failure.GetLife()
+	case *api.FromService_Notice:
+		return w.Notice.GetLife()
+	case *api.FromService_Phase:
+		return w.Phase.GetLife()
+	}
+	return nil
+}
+
+// alike reports whether two words are of one kind and life.
+func alike(a, b *api.FromService) bool {
+	return sameKind(a, b) && keyOf(boundedBy(a)) == keyOf(boundedBy(b)) && a.GetFailure().GetWholeService() == b.GetFailure().GetWholeService()
+}
+
+func sameKind(a, b *api.FromService) bool {
+	switch a.Word.(type) {
+	case *api.FromService_Failure:
+		return b.GetFailure() != nil
+	case *api.FromService_Notice:
+		return b.GetNotice() != nil
+	case *api.FromService_Phase:
+		return b.GetPhase() != nil
+	}
+	return false
+}
+
+func (o *outbox) waiting(w *api.FromService) int {
+	n := 0
+	for _, q := range o.words {
+		if alike(q.word, w) {
+			n++
+		}
+	}
+	return n
+}
+
+// makeRoom drops the phase of the same life that has begun and ended longest ago, else its oldest. It reports
+// false for what is no phase: of failures and notices the first stand.
+func (o *outbox) makeRoom(w *api.FromService) bool {
+	if w.GetPhase() == nil {
+		return false
+	}
+	oldest := -1
+	for i, q := range o.words {
+		if !alike(q.word, w) {
+			continue
+		}
+		if oldest < 0 {
+			oldest = i
+		}
+		p := q.word.GetPhase()
+		if !p.Begin {
+			continue
+		}
+		end := slices.IndexFunc(o.words[i+1:], func(later queued) bool {
+			return alike(later.word, w) && later.word.GetPhase().Name == p.Name
+		})
+		if end >= 0 {
+			o.words = slices.Delete(o.words, i+1+end, i+2+end)
+			o.words = slices.Delete(o.words, i, i+1)
+			o.dropped += 2
+			return true
+		}
+	}
+	o.words = slices.Delete(o.words, oldest, oldest+1)
+	o.dropped++
+	return true
+}
+
 // beat queues a heartbeat. One without a step leaves the step of one that waits already.
 func (o *outbox) beat(b *api.Beat, now time.Time) {
-	l := b.GetLife()
-	key := lifeKey{l.GetIncarnation(), l.GetRank(), l.GetAttempt()}
 	o.mu.Lock()
-	if was := o.beats[key]; was != nil && was.HasStep && !b.HasStep {
-		b.HasStep, b.Step, b.Guessed = true, was.Step, was.Guessed
-	}
-	o.beats[key], o.said[key] = b, now
+	o.queueBeat(queuedBeat{b, now.Add(-time.Duration(b.AgeMs) * time.Millisecond)})
 	o.mu.Unlock()
 	o.signal()
+}
+
+// queueBeat takes a heartbeat in beside what waits of its life: the newest time and the newest step stand. The caller
+// has the lock.
+func (o *outbox) queueBeat(q queuedBeat) {
+	key := keyOf(q.beat.GetLife())
+	if was, ok := o.beats[key]; ok {
+		older, newer := was, q
+		if was.at.After(q.at) {
+			older, newer = q, was
+		}
+		if b := older.beat; b.HasStep && !newer.beat.HasStep {
+			newer.beat.HasStep, newer.beat.Step, newer.beat.Guessed = true, b.Step, b.Guessed
+		}
+		q = newer
+	}
+	o.beats[key] = q
 }
 
 // take returns what is to be sent now, heartbeats first, and if only heartbeats wait for their time, how
@@ -97,12 +222,11 @@ func (o *outbox) take(now time.Time) ([]queued, time.Duration) {
 		return nil, rest
 	default:
 		batch := &api.Beats{}
-		for key, b := range o.beats {
-			b.AgeMs += now.Sub(o.said[key]).Milliseconds()
-			batch.Beats = append(batch.Beats, b)
+		for _, b := range o.beats {
+			b.beat.AgeMs = max(now.Sub(b.at).Milliseconds(), 0)
+			batch.Beats = append(batch.Beats, b.beat)
 		}
 		clear(o.beats)
-		clear(o.said)
 		o.flushed = now
 		out = append(out, queued{word: &api.FromService{Word: &api.FromService_Beats{Beats: batch}}, at: now})
 	}
@@ -111,48 +235,37 @@ func (o *outbox) take(now time.Time) ([]queued, time.Duration) {
 	return out, 0
 }
 
-// sent notes that a word went out.
-func (o *outbox) sent(q queued, now time.Time) {
-	switch q.word.Word.(type) {
-	case *api.FromService_Failure, *api.FromService_Checkpoint, *api.FromService_Phase:
-	default:
-		return
-	}
+// broke takes back what a broken stream has not carried. Words that came since stand behind it.
+func (o *outbox) broke(unsent []queued) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.recent = slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.sent) > sayAgain })
-	if len(o.recent) < maxQueued {
-		q.sent = now
-		o.recent = append(o.recent, q)
-	}
-}
-
-// broke takes back what a broken stream may not have carried: the words that were not sent, and those
-// that were sent last.
-func (o *outbox) broke(unsent []queued, now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	again := slices.DeleteFunc(o.recent, func(r queued) bool { return now.Sub(r.sent) > sayAgain })
-	o.recent = nil
-	o.words = slices.Concat(again, unsent, o.words)
-}
-
-// fresh makes ready for a new stream: answers go, because they belong to the session that brought the
-// order, and states go, because the Hello that is taken next tells newer ones.
-func (o *outbox) fresh() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.words = slices.DeleteFunc(o.words, func(q queued) bool {
-		switch q.word.Word.(type) {
-		case *api.FromService_Answer, *api.FromService_Worker:
-			return true
+	since := o.words
+	o.words = nil
+	for _, q := range unsent {
+		batch := q.word.GetBeats()
+		if batch == nil {
+			o.queue(q)
+			continue
 		}
-		return false
-	})
+		for _, b := range batch.Beats {
+			o.queueBeat(queuedBeat{b, q.at.Add(-time.Duration(b.AgeMs) * time.Millisecond)})
+		}
+	}
+	for _, q := range since {
+		o.queue(q)
+	}
+}
+
+// toldByHello drops the words that the Hello of a new session tells, and answers, which belong to the session that
+// brought the order. Heartbeats stay: each is newer than what the Hello says of its life, or as new.
+func (o *outbox) toldByHello() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.words = nil
 }
 
 // lost returns how many words were dropped since it was last asked.
-func (o *outbox) lost() int {
+func (o *outbox) lost() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.dropped
@@ -169,23 +282,32 @@ func (o *outbox) empty() bool {
 
 // aged returns the word with its age at now.
 func (q queued) aged(now time.Time) *api.FromService {
-	passed := now.Sub(q.at).Milliseconds()
-	if passed <= 0 {
-		return q.word
+	return AgedBy(q.word, now.Sub(q.at))
+}
+
+// AgedBy returns a word as it is to be told when time has passed since it was made: every age in it is longer by that. The
+// word itself is not changed.
+func AgedBy(word *api.FromService, passed time.Duration) *api.FromService {
+	ms := passed.Milliseconds()
+	if ms <= 0 {
+		return word
 	}
-	switch w := q.word.Word.(type) {
+	c := word
+	switch word.Word.(type) {
+	case *api.FromService_Beats:
+		c = proto.CloneOf(word)
+		for _, b := range c.GetBeats().Beats {
+			b.AgeMs += ms
+		}
 	case *api.FromService_Failure:
-		c := proto.CloneOf(q.word)
-		c.GetFailure().AgeMs = w.Failure.AgeMs + passed
-		return c
+		c = proto.CloneOf(word)
+		c.GetFailure().AgeMs += ms
 	case *api.FromService_Checkpoint:
-		c := proto.CloneOf(q.word)
-		c.GetCheckpoint().AgeMs = w.Checkpoint.AgeMs + passed
-		return c
+		c = proto.CloneOf(word)
+		c.GetCheckpoint().AgeMs += ms
 	case *api.FromService_Phase:
-		c := proto.CloneOf(q.word)
-		c.GetPhase().AgeMs = w.Phase.AgeMs + passed
-		return c
+		c = proto.CloneOf(word)
+		c.GetPhase().AgeMs += ms
 	}
-	return q.word
+	return c
 }

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,61 +43,178 @@ func TestHeartbeatsAreBatchedTheFirstAtOnceAndTheNewestStands(t *testing.T) {
 	}
 }
 
-func TestWordsWaitInOrderWithTheirAgeAndTheOldestGoFirst(t *testing.T) {
-	o := newOutbox()
-	now := time.Unix(1000, 0)
-	for i := range maxQueued + 3 {
-		o.word(&api.FromService{Word: &api.FromService_Checkpoint{Checkpoint: &api.Checkpoint{Step: int64(i)}}}, now)
-	}
-	batch, _ := o.take(now)
-	if len(batch) != maxQueued || batch[0].word.GetCheckpoint().Step != 3 || o.lost() != 3 || o.lost() != 0 {
-		t.Errorf("%d words kept, the first is %v", len(batch), batch[0].word)
-	}
-	later := now.Add(10 * time.Minute)
-	if age := batch[0].aged(later).GetCheckpoint().AgeMs; age != 600_000 {
-		t.Errorf("the age is %d ms, want 600000", age)
-	}
-	o.sent(batch[0], later)
-	o.word(failure("next"), later)
-	o.broke(batch[1:2], later)
-	batch, _ = o.take(later)
-	if len(batch) != 3 || batch[0].word.GetCheckpoint().GetStep() != 3 || batch[1].word.GetCheckpoint().GetStep() != 4 {
-		t.Errorf("after a break: %v; want what was sent just before, what was not sent, what came since", batch)
-	}
-	o.sent(batch[2], later)
-	o.broke(nil, later.Add(sayAgain+time.Second))
-	if !o.empty() {
-		t.Error("what was sent long ago is said again")
-	}
-}
-
-func TestPhasesAreDroppedBeforeFailuresAndSaidAgainAfterABreak(t *testing.T) {
+func TestWordsWaitInOrderWithTheirAge(t *testing.T) {
 	o := newOutbox()
 	now := time.Unix(1000, 0)
 	o.word(failure("first"), now)
-	for range 2 * maxQueued {
-		o.word(&api.FromService{Word: &api.FromService_Phase{Phase: &api.Phase{Name: "step", Begin: true}}}, now)
-	}
+	o.word(checkpointOf(0, 4), now)
 	batch, _ := o.take(now)
-	if len(batch) != maxQueued || batch[0].word.GetFailure() == nil {
-		t.Errorf("%d words kept, the first is %v", len(batch), batch[0].word)
+	later := now.Add(10 * time.Minute)
+	for i, want := range []int64{600_000, 600_000} {
+		w := batch[i].aged(later)
+		if got := max(w.GetFailure().GetAgeMs(), w.GetCheckpoint().GetAgeMs()); got < want || got > want+1000 {
+			t.Errorf("word %d is told with an age of %d ms, want %d", i, got, want)
+		}
 	}
-	o.sent(batch[1], now)
-	o.broke(nil, now)
-	batch, _ = o.take(now)
-	if len(batch) != 1 || batch[0].aged(now.Add(time.Second)).GetPhase().GetAgeMs() != 1000 {
-		t.Errorf("after a break: %v", batch)
+	if batch[1].word.GetCheckpoint().AgeMs != 0 {
+		t.Error("the word itself was changed")
+	}
+	o.word(failure("next"), later)
+	o.broke(batch[1:])
+	batch, _ = o.take(later)
+	if len(batch) != 2 || batch[0].word.GetCheckpoint().GetStep() != 4 || batch[1].word.GetFailure().GetDetail() != "next" {
+		t.Errorf("after a break: %v; want what was not sent, then what came since", batch)
+	}
+	if !o.empty() {
+		t.Error("something waits that was taken")
 	}
 }
 
-func TestANewSessionDropsStatesAndAnswersOfTheOld(t *testing.T) {
+func checkpointOf(rank int, step int64) *api.FromService {
+	return &api.FromService{Word: &api.FromService_Checkpoint{Checkpoint: &api.Checkpoint{Life: WireLife(life(1, rank)), Step: step}}}
+}
+
+func phaseOf(rank int, name string, begin bool) *api.FromService {
+	return &api.FromService{Word: &api.FromService_Phase{Phase: &api.Phase{Life: WireLife(life(1, rank)), Name: name, Begin: begin}}}
+}
+
+func noticeOf(rank int, text string) *api.FromService {
+	return &api.FromService{Word: &api.FromService_Notice{Notice: &api.Notice{Life: WireLife(life(1, rank)), Text: text}}}
+}
+
+func stateOf(rank int, state string) *api.FromService {
+	return &api.FromService{Word: &api.FromService_Worker{Worker: &api.WorkerState{Life: WireLife(life(1, rank)), State: state}}}
+}
+
+// While nobody takes what waits (a controller that was stopped, or is away), a failure and a checkpoint stand against
+// whatever workers chatter: looks at their CPU time, states, phases, notices, checkpoints, further failures of another
+// life. What waits is bounded, and what is dropped is counted.
+//
+// shows: FAULT-D1
+func TestNoChatterPushesOutAFailureOrACheckpoint(t *testing.T) {
+	chatter := map[string]func(n int) *api.FromService{
+		"looks at CPU time": func(n int) *api.FromService {
+			return &api.FromService{Word: &api.FromService_Starved{Starved: &api.Starved{Life: WireLife(life(1, n%64)), WaitedMs: 5}}}
+		},
+		"states":         func(n int) *api.FromService { return stateOf(n%64, "ready") },
+		"phases":         func(n int) *api.FromService { return phaseOf(n%64, "step", n/64%2 == 0) },
+		"odd phases":     func(n int) *api.FromService { return phaseOf(n%64, strings.Repeat("x", n/64%50), false) },
+		"notices":        func(n int) *api.FromService { return noticeOf(n%64, strings.Repeat("y", n/64)) },
+		"checkpoints":    func(n int) *api.FromService { return checkpointOf(1+n%63, int64(n)) },
+		"other failures": func(n int) *api.FromService { return failureOf(1+n%63, "again") },
+	}
+	for name, say := range chatter {
+		t.Run(name, func(t *testing.T) {
+			o := newOutbox()
+			now := time.Unix(1000, 0)
+			o.word(failureOf(0, "loss is NaN"), now)
+			o.word(checkpointOf(0, 4000), now)
+			const said = 64 * 270 // nine minutes of looks at 64 workers
+			for n := range said {
+				o.word(say(n), now)
+			}
+			batch, _ := o.take(now)
+			failed := slices.ContainsFunc(batch, func(q queued) bool { return q.word.GetFailure().GetDetail() == "loss is NaN" })
+			saved := slices.ContainsFunc(batch, func(q queued) bool { return q.word.GetCheckpoint().GetStep() == 4000 })
+			if !failed || !saved {
+				t.Errorf("failure kept: %v, checkpoint kept: %v", failed, saved)
+			}
+			if len(batch) > 2+64*maxPerLife {
+				t.Errorf("%d words wait", len(batch))
+			}
+			kept := uint64(len(batch) - 2)
+			if lost := o.lost(); maxPerLife*64 < said && kept == maxPerLife*64 && lost != said-kept {
+				t.Errorf("%d of %d words were kept and %d counted as dropped", kept, said, lost)
+			}
+		})
+	}
+}
+
+func TestOfPhasesThatWaitTheEndedGoFirstAndTheOpenStand(t *testing.T) {
 	o := newOutbox()
 	now := time.Unix(1000, 0)
-	o.word(&api.FromService{Word: &api.FromService_Worker{Worker: &api.WorkerState{}}}, now)
-	o.word(failure("kept"), now)
+	o.word(phaseOf(0, "epoch", true), now)
+	for range maxPerLife {
+		o.word(phaseOf(0, "eval", true), now)
+		o.word(phaseOf(0, "eval", false), now)
+	}
+	o.word(phaseOf(0, "save", true), now)
+	batch, _ := o.take(now)
+	if len(batch) > maxPerLife || batch[0].word.GetPhase().Name != "epoch" || batch[len(batch)-1].word.GetPhase().Name != "save" {
+		t.Errorf("%d words kept: %v ... %v", len(batch), batch[0].word, batch[len(batch)-1].word)
+	}
+	if o.lost() == 0 {
+		t.Error("nothing is counted as dropped")
+	}
+}
+
+func TestTimesOfSeveralLooksAtOneWorkerAddUp(t *testing.T) {
+	o := newOutbox()
+	now := time.Unix(1000, 0)
+	for range 3 {
+		o.word(&api.FromService{Word: &api.FromService_Starved{Starved: &api.Starved{Life: WireLife(life(1, 0)), WaitedMs: 700}}}, now)
+	}
+	if batch, _ := o.take(now); len(batch) != 1 || batch[0].word.GetStarved().WaitedMs != 2100 {
+		t.Errorf("told %v", batch)
+	}
+}
+
+// A heartbeat that a broken stream has not taken is as old as it is, alone, beside a newer one, and when it had waited
+// before; the same of every other word that has an age.
+//
+// shows: FAULT-D2
+func TestWordsOfABrokenStreamKeepTheirAge(t *testing.T) {
+	now := time.Unix(1000, 0)
+	beat := func(rank int, step, age int64) *api.Beat {
+		return &api.Beat{Life: WireLife(life(1, rank)), HasStep: step > 0, Step: step, Guessed: step > 0, AgeMs: age}
+	}
+	o := newOutbox()
+	o.beat(beat(0, 7, 2000), now) // said two seconds ago
+	o.beat(beat(1, 8, 0), now)
+	for _, w := range []*api.FromService{failure("NaN"), checkpointOf(0, 7), phaseOf(0, "save", true)} {
+		o.word(w, now)
+	}
+	batch, _ := o.take(now)
+	o.beat(beat(1, 0, 0), now.Add(time.Minute)) // a sign of life without a step
+	o.broke(batch)
+	batch, _ = o.take(now.Add(2 * time.Minute))
+	later := now.Add(5 * time.Minute)
+	seen := 0
+	for _, q := range batch {
+		w := q.aged(later)
+		for _, b := range w.GetBeats().GetBeats() {
+			seen++
+			want := beat(0, 7, 302_000)
+			if b.Life.Rank == 1 {
+				want = beat(1, 8, 240_000)
+			}
+			if !proto.Equal(b, want) {
+				t.Errorf("told %v, want %v", b, want)
+			}
+		}
+		if w.GetBeats() == nil {
+			seen++
+			if age := max(w.GetFailure().GetAgeMs(), w.GetCheckpoint().GetAgeMs(), w.GetPhase().GetAgeMs()); age < 300_000 || age > 301_000 {
+				t.Errorf("%v is told with an age of %d ms", w, age)
+			}
+		}
+	}
+	if seen != 5 {
+		t.Errorf("%d of 5 words are told", seen)
+	}
+}
+
+func TestANewSessionDropsWhatItsHelloTells(t *testing.T) {
+	o := newOutbox()
+	now := time.Unix(1000, 0)
+	o.word(stateOf(0, "ready"), now)
+	o.word(failure("in the hello"), now)
 	o.word(&api.FromService{Word: &api.FromService_Answer{Answer: &api.Answer{}}}, now)
-	o.fresh()
-	if batch, _ := o.take(now); len(batch) != 1 || batch[0].word.GetFailure().GetDetail() != "kept" {
+	o.beat(&api.Beat{Life: WireLife(life(1, 0)), HasStep: true, Step: 6}, now)
+	o.toldByHello()
+	o.word(failure("after it"), now)
+	batch, _ := o.take(now)
+	if len(batch) != 2 || batch[0].word.GetBeats() == nil || batch[1].word.GetFailure().GetDetail() != "after it" {
 		t.Errorf("kept %v", batch)
 	}
 }
