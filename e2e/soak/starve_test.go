@@ -103,6 +103,7 @@ func beginStarved(t *testing.T, python string, bound unix.CPUSet) (job *rig.Job,
 		t.Fatal(err)
 	}
 	_, said, _ := strings.Cut(roles[0].Watched, "learned limit ")
+	said, _, _ = strings.Cut(said, " (") // which gap it goes back to
 	if limit, err = time.ParseDuration(said); err != nil || limit < floor {
 		t.Fatalf("the limit is not the learned one: %s", roles[0].Watched)
 	}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,13 +12,6 @@ import (
 // DefaultHeartbeat is the explicit heartbeat limit that seed and flag name, and the floor of a
 // learned one.
 const DefaultHeartbeat = 120 * time.Second
-
-// learnAfter is how many gaps a role must have survived before its learned limit is trusted; until
-// then silence is judged by the start limit.
-const learnAfter = 3
-
-// learnFactor is how many times the longest survived gap a silence may last.
-const learnFactor = 5
 
 // Limits says how long a role may be silent.
 type Limits struct {
@@ -45,34 +39,49 @@ func (l Limits) warmUp() (steps int, limit time.Duration) {
 
 // rhythm is what has been learned of a role's gaps between two words of one life. It outlives lives.
 type rhythm struct {
-	longest time.Duration // over all ranks
-	ranks   []learned
-	phases  map[string]*phaseRhythm
+	ranks  []learned
+	phases map[string]*phaseRhythm
+
+	ruling Gap  // over all ranks
+	stale  bool // ruling has to be worked out anew
 }
 
 // learned is what is known of one rank.
 type learned struct {
 	gaps  int // survived
 	spoke bool
+	heard gaps // its gaps outside phases and warm-up; each rank has its own count, for ranks differ in how often they speak
 }
 
 func newRhythm(workers int) rhythm { return rhythm{ranks: make([]learned, workers)} }
 
 // learn takes in a gap that a rank has survived. One of the warm-up says nothing of the rhythm, but
 // that of a life's first step counts as survived.
-func (r *record) learn(i int, gap time.Duration) {
+func (r *record) learn(i int, gap time.Duration, at time.Time) {
 	switch {
 	case !r.warm(i):
-		r.rhythm.heard(i, gap)
+		r.rhythm.heard(i, gap, at)
 	case r.Limits.WarmUp == job.WarmUp{}:
 		r.rhythm.ranks[i].gaps++
 	}
 }
 
-// heard takes in a gap that a rank has survived.
-func (r *rhythm) heard(rank int, gap time.Duration) {
+// heard takes in a gap that a rank has survived, which ended at the time given.
+func (r *rhythm) heard(rank int, gap time.Duration, at time.Time) {
 	r.ranks[rank].gaps++
-	r.longest = max(r.longest, gap)
+	r.ranks[rank].heard.heard(gap, at)
+	r.stale = true
+}
+
+// rules returns the longest gap that counts for any rank.
+func (r *rhythm) rules() Gap {
+	if r.stale {
+		r.ruling, r.stale = Gap{}, false
+		for i := range r.ranks {
+			r.ruling = r.ruling.larger(r.ranks[i].heard.rules())
+		}
+	}
+	return r.ruling
 }
 
 // known reports whether the rank has survived enough gaps to be judged by what was learned. Each rank
@@ -90,8 +99,8 @@ func (r *rhythm) settled() bool {
 }
 
 // limit returns how long a rank that has spoken in this life may be silent outside phases: the explicit limit if
-// there is one; else learnFactor times the longest gap that any rank has survived, never under the
-// floor; and while too little is known of the rank, the start limit.
+// there is one; else what the longest gap that counts for any rank allows for, see Gap.limit; and while too little is
+// known of the rank, the start limit.
 func (r *rhythm) limit(l Limits, rank int) time.Duration {
 	return r.limitIf(l, r.known(rank))
 }
@@ -106,7 +115,23 @@ func (r *rhythm) limitIf(l Limits, known bool) time.Duration {
 	case !known:
 		return max(l.Start, l.Floor)
 	default:
-		return max(learnFactor*r.longest, l.Floor)
+		return r.rules().limit(l)
+	}
+}
+
+// why says in words what the learned limit that holds for every rank goes back to.
+func (r *rhythm) why(l Limits) string {
+	g := r.rules()
+	limit := g.limit(l)
+	switch {
+	case learnFactor*g.Longest <= limit && limit > l.Floor:
+		return fmt.Sprintf("%d times %s", learnFactor, g)
+	case limit <= l.Floor:
+		return "limits.floor, for the longest gap that counts is " + round(g.Longest).String()
+	case ceilingFactor*g.Recent >= limit:
+		return fmt.Sprintf("twice the longest of the newest %d gaps, %s; the longest that counts is %s", newest, round(g.Recent), g)
+	default:
+		return "limits.start, no more although the longest gap that counts is " + g.String()
 	}
 }
 

@@ -26,8 +26,8 @@ type phase struct {
 
 // phaseRhythm is what has been learned of how long a phase lasts. It outlives lives.
 type phaseRhythm struct {
-	longest time.Duration // over all ranks
-	times   []int         // by rank: how often it was survived
+	times []int // by rank: how often it was survived
+	heard gaps  // how long it lasted, counted by the rank that has survived it most often
 }
 
 // Phase takes in that a worker has entered or left a phase. Beginning one that is open begins it anew,
@@ -78,12 +78,12 @@ func (r *record) left(rank, i int, at, now time.Time) {
 	case p.name == PausedPhase:
 		k.credit(took, now)
 	case !k.stepsIn(p) && !r.paused(now) && !k.paused(now) && !k.unwatched():
-		r.rhythm.survived(rank, p.name, took)
+		r.rhythm.survived(rank, p.name, took, at)
 	}
 }
 
-// survived takes in how long a phase of a rank was open.
-func (r *rhythm) survived(rank int, name string, took time.Duration) {
+// survived takes in how long a phase of a rank was open, which ended at the time given.
+func (r *rhythm) survived(rank int, name string, took time.Duration, at time.Time) {
 	p := r.phases[name]
 	if p == nil {
 		if len(r.phases) == maxLearnedPhases {
@@ -96,7 +96,7 @@ func (r *rhythm) survived(rank int, name string, took time.Duration) {
 		r.phases[name] = p
 	}
 	p.times[rank]++
-	p.longest = max(p.longest, took)
+	p.heard.take(max(int64(p.times[rank]), p.heard.n-keptOfSize), took, at)
 }
 
 // stepsIn reports whether the rank's step has risen in the phase.
@@ -129,7 +129,7 @@ func (r *record) phaseLimit(i int, p phase) time.Duration {
 	if known == nil || known.times[i] < learnAfter {
 		return 0
 	}
-	return max(learnFactor*known.longest, r.Limits.Floor)
+	return known.heard.rules().limit(r.Limits)
 }
 
 // expired returns the first phase of a rank that has been open for too long, from the outermost on,

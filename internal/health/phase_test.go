@@ -174,7 +174,7 @@ func TestTheLimitOfAPhaseIsLearnedFromTheTimesThatItWasSurvived(t *testing.T) {
 	spell(20 * time.Minute) // under the start limit while too little is known
 	limit(0)
 	spell(time.Minute)
-	limit(100 * time.Minute)
+	limit(40 * time.Minute) // five times 20 min, and no more than twice the longest of the newest
 	if r := b.record("critic"); r.Limit != 2*time.Minute {
 		t.Errorf("silence in a phase has become the role's rhythm: %s", r.Limit)
 	}
@@ -182,9 +182,9 @@ func TestTheLimitOfAPhaseIsLearnedFromTheTimesThatItWasSurvived(t *testing.T) {
 		b.Phase(b.life(1), "checkpoint", true, b.now.Add(-22*time.Minute), b.now)
 		b.Phase(b.life(1), "checkpoint", false, b.now, b.now)
 	}
-	limit(110 * time.Minute) // the maximum over ranks
+	limit(44 * time.Minute) // the maximum over ranks
 	b.restart("critic", 7)
-	limit(110 * time.Minute) // merged over lives
+	limit(44 * time.Minute) // merged over lives
 	b.wants()
 }
 

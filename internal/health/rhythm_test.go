@@ -12,12 +12,13 @@ func TestARhythmIsTheSameAfterItWasWrittenDown(t *testing.T) {
 	t.Parallel()
 	r := newRhythm(2)
 	r.ranks[0].spoke = true
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for range 5 {
-		r.heard(0, 3*time.Second)
+		r.heard(0, 3*time.Second, at)
 	}
-	r.heard(1, time.Minute)
+	r.heard(1, time.Minute, at)
 	for range 3 {
-		r.survived(1, "eval", time.Hour)
+		r.survived(1, "eval", time.Hour, at)
 	}
 	kept := r.export()
 	text, err := json.Marshal(kept)
@@ -40,7 +41,7 @@ func TestARhythmIsTheSameAfterItWasWrittenDown(t *testing.T) {
 	if got := next.limit(l, 1); got != time.Hour {
 		t.Errorf("limit of rank 1, of which too little is known: %s", got)
 	}
-	if p := next.phases["eval"]; p == nil || p.longest != time.Hour || p.times[1] != learnAfter {
+	if p := next.phases["eval"]; p == nil || p.heard.rules().Longest != time.Hour || p.times[1] != learnAfter {
 		t.Errorf("the phase: %+v", p)
 	}
 	// A role that has more workers, or fewer, by now.
@@ -65,6 +66,8 @@ func TestOnlyWhatTeachesIsWorthKeeping(t *testing.T) {
 		"nothing":                    {func(*Rhythm) {}, false},
 		"a little longer":            {func(r *Rhythm) { r.Longest = 11 * time.Second }, false},
 		"longer":                     {func(r *Rhythm) { r.Longest = 12 * time.Second }, true},
+		"faded a little":             {func(r *Rhythm) { r.Longest = 6 * time.Second }, false},
+		"faded":                      {func(r *Rhythm) { r.Longest = 4 * time.Second }, true},
 		"another gap":                {func(r *Rhythm) { r.Gaps[1] = 3 }, true},
 		"another rank speaks":        {func(r *Rhythm) { r.Spoke[1] = true }, true},
 		"another phase":              {func(r *Rhythm) { r.Phases["save"] = PhaseRhythm{} }, true},

@@ -192,7 +192,7 @@ func TestTwoRanksOfDifferentRhythmAreJudgedByTheSlowerOne(t *testing.T) {
 		}
 	}
 	b.wants()
-	b.pass(47 * time.Minute) // rank 1 spoke twelve minutes ago, and may be silent for five times that long
+	b.pass(17 * time.Minute) // rank 1 spoke twelve minutes ago, and may be silent for as long as the start limit
 	b.wants()
 	b.pass(14 * time.Minute)
 	if len(b.found) != 2 {

@@ -242,7 +242,7 @@ func (r *record) word(i int, at, now time.Time) {
 	if k.word.IsZero() {
 		r.rhythm.ranks[i].spoke = true
 	} else if gap := at.Sub(k.word); gap > 0 && !r.paused(now) && !k.paused(now) && !k.inside() {
-		r.learn(i, gap)
+		r.learn(i, gap, at)
 	}
 	k.word, k.suspect, k.starved = later(k.word, at), "", ""
 	r.heartbeat = later(r.heartbeat, at)

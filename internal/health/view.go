@@ -143,7 +143,7 @@ func (r *record) watchedBy() string {
 	case r.Limits.Heartbeat > 0:
 		said += "limit " + round(r.Limits.Heartbeat).String()
 	case r.rhythm.settled():
-		said += "learned limit " + round(r.rhythm.shown(r.Limits)).String()
+		said += fmt.Sprintf("learned limit %s (%s)", round(r.rhythm.shown(r.Limits)), r.rhythm.why(r.Limits))
 	default:
 		said += "start limit " + round(r.rhythm.shown(r.Limits)).String() + " until its rhythm is known"
 	}

@@ -44,7 +44,7 @@ type Role struct {
 	Incarnation   int        `json:"incarnation" doc:"Which life of the role this is, from 1; 0 before the first."`
 	State         role.State `json:"state" doc:"What the role is doing." enum:"pending,starting,running,repairing,back_off,stopped,finished,failed"`
 	Why           string     `json:"why" doc:"Why it is in that state; may be empty."`
-	Watched       string     `json:"watched" doc:"In words, what would show that it is unwell, and where its steps come from." example:"exit and heartbeats, learned limit 2m0s"`
+	Watched       string     `json:"watched" doc:"In words, what would show that it is unwell, and where its steps come from." example:"exit and heartbeats, learned limit 10m0s (5 times a gap of 2m0s at 14:03:05, 12 gaps ago)"`
 	Workers       []Worker   `json:"workers" nullable:"false" doc:"By rank."`
 }
 
