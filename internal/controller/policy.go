@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -51,6 +52,7 @@ func PolicyOf(o *Options) httpapi.Policy {
 		add("restart.forgive_after", forgiveAfter(r.Restart.ForgiveAfter), forgiveAfter(plain.Restart.ForgiveAfter))
 		add("stop.grace", r.Stop.Grace.String(), plain.Stop.Grace.String())
 		add("stop.grace_on_failure", r.Stop.GraceOnFailure.String(), plain.Stop.GraceOnFailure.String())
+		add("stop.signal_to", cmp.Or(string(r.Stop.SignalTo), "worker, then below it"), "worker, then below it")
 		add("limits.floor", r.Limits.Floor.String(), plain.Limits.Floor.String())
 		add("progress.expect", string(r.Progress.Expect), string(plain.Progress.Expect))
 		add("progress.source", string(r.Progress.Source), string(plain.Progress.Source))

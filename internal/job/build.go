@@ -1,6 +1,8 @@
 package job
 
 import (
+	"time"
+
 	"fmt"
 	"maps"
 	"regexp"
@@ -199,4 +201,22 @@ func writeKeys(keys []Key, t target) *node {
 		return nil
 	}
 	return n
+}
+
+// graceOnFailureKey notes that the user wrote the value: it is not made shorter then.
+func graceOnFailureKey() Key {
+	k := ofRole("grace_on_failure", duration(0), func(r *Role) *time.Duration { return &r.Stop.GraceOnFailure }, "`3s`",
+		"The same where a rank of the role has failed. Unless it is given here, a worker that does not react to the signal is killed after one second: its main thread is blocked and none of its threads uses the CPU.")
+	read, write := k.read, k.write
+	k.read = func(r *reader, t target, n *node) {
+		read(r, t, n)
+		t.role.Stop.GraceWritten = true
+	}
+	k.write = func(t target) *node {
+		if !t.role.Stop.GraceWritten {
+			return nil
+		}
+		return write(t)
+	}
+	return k
 }

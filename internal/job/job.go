@@ -141,7 +141,18 @@ type StopPolicy struct {
 	Signal         string        // without SIG, such as "TERM"
 	Grace          time.Duration // before SIGKILL, for a wanted end
 	GraceOnFailure time.Duration // the same where a rank of the role has failed
+	GraceWritten   bool          // GraceOnFailure is what the user wrote, and is not made shorter
+	SignalTo       SignalTo      // who is sent the signal
 }
+
+// SignalTo says who is sent the stop signal, as long as the worker's own process lives.
+type SignalTo string
+
+// The ways to send the stop signal. Empty: the worker, and at half of the grace who runs below one that does not react.
+const (
+	SignalWorker SignalTo = "worker" // its process alone
+	SignalTree   SignalTo = "tree"   // everything of it at once
+)
 
 // Limits are the times after which silence is a failure.
 type Limits struct {

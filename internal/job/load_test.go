@@ -128,7 +128,7 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 		Workdir:     filepath.Join(dir, "run"),
 		Ports:       []Port{{"grpc", 29500}, {"http", 0}},
 		Ready:       &Probe{HTTP: &HTTPProbe{Port: "http", Path: "/health"}, Period: 2 * time.Second, Timeout: time.Second},
-		Stop:        StopPolicy{Signal: "INT", Grace: 90 * time.Second},
+		Stop:        StopPolicy{Signal: "INT", Grace: 90 * time.Second, GraceWritten: true, SignalTo: SignalTree},
 		Alive:       &Alive{Probe: Probe{HTTP: &HTTPProbe{Port: "http", Path: "/health"}, Period: 5 * time.Second, Timeout: 3 * time.Second}, Failures: 4},
 		Limits: Limits{Start: 30 * time.Minute, Heartbeat: 2 * time.Minute, Floor: 5 * time.Second,
 			Phases: map[string]time.Duration{"checkpoint": 15 * time.Minute, "save shard": 90 * time.Second}, WarmUp: WarmUp{Steps: 3, Limit: 20 * time.Minute}},

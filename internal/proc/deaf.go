@@ -12,9 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deafShare is how much CPU time the main thread of a process may use after a signal that it does not hear: its
-// handler in C is run, and the system call that it waits in begun again.
-const deafShare = 300 * time.Microsecond
+const (
+	// deafShare is how much CPU time a thread of a process may use after a signal that the process does not hear: its
+	// handler in C is run, and the system call that it waits in begun again.
+	deafShare = 300 * time.Microsecond
+	// deafTotal is the same for all of its threads together: some wake now and then to look around.
+	deafTotal = 3 * time.Millisecond
+)
 
 // deaf are the processes that were ended because they did not hear the stop signal.
 type deaf struct {
@@ -23,10 +27,11 @@ type deaf struct {
 	wait sync.WaitGroup
 }
 
-// watch ends a process that has a handler for the signal and whose main thread, asked so long ago as spec.Deaf
-// says, has done nothing since and sleeps: an interpreter runs its handlers when that thread is back from C,
-// and it is not coming back. One that ignores the signal, or is at work on it, keeps its grace.
-func (d *deaf) watch(ctx context.Context, p *Process, spec StopSpec, before time.Duration) {
+// watch ends a process that has a handler for the signal and of which no thread, asked so long ago as spec.Deaf
+// says, has done anything since, and all sleep: an interpreter runs its handlers when its main thread is back from C,
+// and it is not coming back. One that ignores the signal, or of which any thread is at work, keeps its grace: many
+// programs save in another thread than the one that waits.
+func (d *deaf) watch(ctx context.Context, p *Process, spec StopSpec, before effort) {
 	d.wait.Go(func() {
 		timer := time.NewTimer(spec.Deaf)
 		defer timer.Stop()
@@ -37,16 +42,17 @@ func (d *deaf) watch(ctx context.Context, p *Process, spec StopSpec, before time
 			return
 		case <-timer.C:
 		}
-		now, ok := ranFor(p.id.PID)
+		now, ok := effortOf(p.id)
+		all, busiest := now.since(before)
 		e, err := readEntry(p.id.PID)
-		if !ok || err != nil || e.Ident != p.id || e.State != 'S' || now-before > deafShare || !catches(p.id.PID, spec.Signal) {
+		if !ok || err != nil || all > deafTotal || busiest > deafShare || !asleep(p.id.PID) || !catches(p.id.PID, spec.Signal) {
 			return
 		}
 		if p.Signal(unix.SIGKILL) == nil {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			d.held = append(d.held, Holder{Ident: p.id, Name: e.Name, Session: e.Session,
-				Why: fmt.Sprintf("its main thread is blocked and did not hear %s for %s", unix.SignalName(spec.Signal), spec.Deaf)})
+			d.held = append(d.held, Holder{Ident: p.id, Name: e.Name, Session: e.Session, Early: true,
+				Why: fmt.Sprintf("blocked: ended %s after %s, not %s, since none of its threads works", spec.Deaf, unix.SignalName(spec.Signal), spec.Grace)})
 		}
 	})
 }
@@ -57,10 +63,10 @@ func (d *deaf) all() []Holder {
 	return d.held
 }
 
-// ranFor is how much CPU time a process's main thread has had (/proc/PID/task/TID/schedstat,
+// threadRan is how much CPU time a thread of a process has had (/proc/PID/task/TID/schedstat,
 // Documentation/scheduler/sched-stats.rst); false where that cannot be read.
-func ranFor(pid int) (time.Duration, bool) {
-	src, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, pid))
+func threadRan(pid, tid int) (time.Duration, bool) {
+	src, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, tid))
 	fields := bytes.Fields(src)
 	if err != nil || len(fields) == 0 {
 		return 0, false

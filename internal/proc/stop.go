@@ -19,6 +19,11 @@ type StopSpec struct {
 	Grace    time.Duration // before SIGKILL; 0: kill at once, without asking
 	Deaf     time.Duration // before SIGKILL to a process that cannot run its handler; 0: it has the grace too
 	Deadline time.Duration // for proof, after SIGKILL; 0: 10 s
+
+	Reach   Reach                  // who else is sent the signal
+	AtWork  func(*Process) bool    // IfIdle: that a process is at work on the signal, as far as others know; may be nil
+	Speaker func(*Process) int     // IfIdle: pid of the one below a process that speaks for it; 0: not known; may be nil
+	Told    func(*Process, Holder) // is called for each that was sent the signal by IfIdle; may be nil
 }
 
 // StopReport says how stopping went.
@@ -33,8 +38,8 @@ type StopReport struct {
 const proofDeadline = 10 * time.Second
 
 // Stop ends the processes and everything of their trees: SIGCONT, then the stop signal to the main
-// process of each at once (to it alone, so that it can end its children in order), and when a main
-// process has gone and others of its tree have not, to those. It ends as soon as all are gone. After
+// process of each at once (to it alone, so that it can end its children in order; spec.Reach says otherwise),
+// and when a main process has gone and others of its tree have not, to those. It ends as soon as all are gone. After
 // the grace, or when ctx ends, comes SIGKILL to everything; then the proof. Leaves that have become
 // empty are removed. It goes on to the proof whatever becomes of ctx.
 func (k *Keeper) Stop(ctx context.Context, procs []*Process, spec StopSpec) StopReport {
@@ -50,7 +55,7 @@ func (k *Keeper) Stop(ctx context.Context, procs []*Process, spec StopSpec) Stop
 		trees[i] = p.Tree()
 	}
 	why := "killed without being asked"
-	unheard := &deaf{}
+	unheard := &deaf{} // who was ended early
 	if spec.Grace > 0 {
 		k.ask(ctx, procs, trees, spec, unheard)
 		why = fmt.Sprintf("still there %s after %s", time.Since(began).Round(time.Millisecond), unix.SignalName(spec.Signal))
@@ -118,12 +123,15 @@ func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec S
 	ctx, cancel := context.WithTimeout(ctx, spec.Grace)
 	defer cancel()
 	seen := k.wake(procs, trees)
-	for _, p := range procs {
-		before, known := ranFor(p.id.PID)
+	asked := map[Ident]string{} // by the name that it had then
+	below := k.newBelow(spec, asked)
+	for i, p := range procs {
+		before, known := effortOf(p.id)
 		_ = p.Signal(spec.Signal) // who is gone needs none; who cannot be reached will be in Held
 		if known && spec.Deaf > 0 && spec.Deaf < spec.Grace {
 			unheard.watch(ctx, p, spec, before)
 		}
+		below.begin(p, trees[i], before, known)
 	}
 	ended := make(chan struct{}, 1)
 	for _, p := range procs {
@@ -138,7 +146,7 @@ func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec S
 			}
 		}()
 	}
-	asked := map[Ident]string{} // by the name that it had then
+	defer below.timer.Stop()
 	for {
 		alone, mains := orphaned(procs, trees)
 		rest := 0
@@ -162,6 +170,8 @@ func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec S
 		select {
 		case <-ended:
 		case <-timer.C:
+		case <-below.timer.C:
+			below.ask()
 		case <-ctx.Done():
 			timer.Stop()
 			return

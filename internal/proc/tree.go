@@ -47,6 +47,7 @@ type Holder struct {
 	Name    string // of the command, as the kernel has it: at most 15 bytes
 	Mark    string // of the tree that it was found in; a worker life, where that is one
 	Why     string // why it counts, or what it did
+	Early   bool   // it was ended before its grace was over, because it did not react
 }
 
 // Remains returns what of the tree lives now, by ascending pid. This program itself and those above

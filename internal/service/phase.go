@@ -43,6 +43,18 @@ func (s *Service) takePhase(w *worker, word notify.Word, out *words) {
 	}
 }
 
+// takePhases takes in which phases a worker that is being stopped has entered and left. Nobody is told. Service.mu is
+// held.
+func (s *Service) takePhases(w *worker, said []notify.Word) {
+	for _, word := range said {
+		switch word.Kind {
+		case notify.PhaseBegin, notify.PhaseEnd, notify.PhaseNext:
+			s.takePhase(w, word, &words{})
+		default:
+		}
+	}
+}
+
 // beginPhase opens a phase, anew if it is open. One too many is told once, since the controller says so
 // to the user, and not taken.
 func (s *Service) beginPhase(w *worker, name string, out *words) bool {

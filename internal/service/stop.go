@@ -55,6 +55,8 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 	}
 	s.noted(s.shm.Look(s.processes()))
 	procs := processesOf(lives)
+	spec := s.stopSpec(kind)
+	s.reach(&spec, kind, lives)
 	for _, w := range lives {
 		if w.proc == nil {
 			continue
@@ -64,7 +66,8 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 			s.log.Warn("worker is not told by its inbox to stop", "rank", w.life.Rank, "err", err)
 		}
 	}
-	report := s.keeper.Stop(context.WithoutCancel(ctx), procs, s.stopSpec(kind))
+	report := s.keeper.Stop(context.WithoutCancel(ctx), procs, spec)
+	s.sayEndedEarly(lives, report.Held)
 	for _, w := range lives {
 		w.probes.Wait()
 	}
@@ -151,6 +154,9 @@ func (s *Service) stopSpec(kind stopKind) proc.StopSpec {
 		spec.Grace = policy.Grace
 	case stoppedAfterFailure:
 		spec.Grace, spec.Deaf = policy.GraceOnFailure, deafTime
+		if policy.GraceWritten {
+			spec.Deaf = 0 // it was asked for in so many words
+		}
 		if s.isSaving() {
 			spec.Grace, spec.Deaf = max(spec.Grace, policy.Grace), 0
 		}

@@ -134,8 +134,11 @@ func (s *Service) change(f func(*words)) {
 // stopped, are dropped.
 func (s *Service) hear(w *worker, said []notify.Word) {
 	s.change(func(out *words) {
-		if s.listensTo(w) {
+		switch {
+		case s.listensTo(w):
 			s.takeAll(w, said, out)
+		case w.stopping && w.exit == nil: // that it saves is known, so that nobody disturbs it
+			s.takePhases(w, said)
 		}
 	})
 }
