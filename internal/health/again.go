@@ -36,7 +36,7 @@ func (k *rank) hold(f role.Failure) {
 
 // restart begins the worker's clocks anew.
 func (k *rank) restart(now time.Time) {
-	k.since = now
+	k.since, k.credited = now, 0
 	if !k.word.IsZero() {
 		k.word = now
 	}

@@ -201,23 +201,32 @@ func (r *record) phaseFailure(i int, p phase, limit time.Duration, now time.Time
 	return f
 }
 
-// Starved takes in that a rank has waited for a CPU for so long lately: that time is not its silence. 0 says
-// that somebody has looked, and it has not. It reports HeardFirst if the rank was not known to be starved since its last word.
+// Starved takes in that a rank has lacked CPU for so long lately: that time is not its silence. 0 says that somebody has
+// looked, and it has not. All that is credited since its last word comes to no more than the start limit, or the limit of
+// its silence where that is longer: a silence has an end, whatever is said of it. It reports HeardFirst if the rank was not known to be
+// starved since its last word.
 func (t *Table) Starved(life role.Life, waited time.Duration, now time.Time) Heard {
 	t.doubt(now)
 	r, k := t.lifeOf(life)
 	if r == nil {
 		return HeardStale
 	}
-	first := k.starved == ""
 	k.looked = now
 	if waited <= 0 {
+		k.starved = "" // it has its CPU
 		return HeardNext
 	}
+	most := max(r.Limits.Start, r.silenceLimit(life.Rank))
+	waited = min(waited, most-k.credited)
 	k.credit(waited, now)
-	k.starved = "starved: it wants to run and others have the CPUs"
-	if first {
-		return HeardFirst
+	k.credited += waited
+	k.starved = fmt.Sprintf("starved: it wants to run and others have the CPUs; %s of its silence do not count", round(k.credited))
+	if k.credited >= most {
+		k.starved = fmt.Sprintf("starved: it wants to run and others have the CPUs; %s of its silence do not count, more is not credited", round(k.credited))
 	}
-	return HeardNext
+	if k.hungry {
+		return HeardNext
+	}
+	k.hungry = true
+	return HeardFirst
 }

@@ -383,3 +383,70 @@ func TestAPhaseThatRunsOutWhileItsRankSpeaksIsStuckAlsoIfItWasSilentBefore(t *te
 	}
 	b.wants(role.Stuck)
 }
+
+// Whatever is said of a silence it has an end: no more of it is credited than the start limit, also with an explicit
+// limit. A word begins anew.
+//
+// shows: FAULT-E2
+func TestTheCreditForLackOfCPUHasAnEnd(t *testing.T) {
+	for name, limits := range map[string]health.Limits{"a limit that was given": explicit, "a learned one": learned} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, critic(1, limits))
+			for step := range int64(6) {
+				b.pass(time.Second)
+				b.beat(0, step)
+			}
+			starve := func(d time.Duration) {
+				for end := b.now.Add(d); b.now.Before(end); {
+					b.pass(time.Second)
+					b.Starved(b.life(0), 990*time.Millisecond, b.now)
+				}
+			}
+			starve(29 * time.Minute)
+			b.wants()
+			b.beat(0, 6)
+			starve(30 * time.Minute)
+			b.wants()
+			if r := b.record("critic"); !strings.Contains(r.Ranks[0].Starved, "29m42s of its silence do not count") {
+				t.Errorf("it is shown as %q", r.Ranks[0].Starved)
+			}
+			starve(2 * time.Minute)
+			if r := b.record("critic"); !strings.Contains(r.Ranks[0].Starved, "30m0s of its silence do not count, more is not credited") {
+				t.Errorf("it is shown as %q", r.Ranks[0].Starved)
+			}
+			starve(time.Minute)
+			b.wants(role.Silent)
+		})
+	}
+}
+
+// A worker that never speaks is shown as starved while it is, and no longer when it has its CPU. One that speaks is the
+// other member: it needs not have spoken for that. It is told once.
+//
+// shows: FAULT-M6
+func TestAWorkerThatHasItsCPUAgainIsNotStarved(t *testing.T) {
+	for name, speaks := range map[string]bool{"one that never speaks": false, "one that speaks": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, critic(1, explicit))
+			if speaks {
+				b.beat(0, 1)
+			}
+			look := func(waited time.Duration, want health.Heard) {
+				t.Helper()
+				b.pass(time.Second)
+				if heard := b.Starved(b.life(0), waited, b.now); heard != want {
+					t.Errorf("heard as %s, want %s", heard, want)
+				}
+				r := b.record("critic")
+				if starved := waited > 0; starved != (r.Ranks[0].Starved != "") || starved != (r.Doubt != "") {
+					t.Errorf("having waited for %s it is shown as %q, %q", waited, r.Ranks[0].Starved, r.Doubt)
+				}
+			}
+			look(time.Second, health.HeardFirst)
+			look(time.Second, health.HeardNext)
+			look(0, health.HeardNext)
+			look(time.Second, health.HeardNext)
+			look(0, health.HeardNext)
+		})
+	}
+}

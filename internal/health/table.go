@@ -76,16 +76,18 @@ type rank struct {
 	pausedUntil time.Time
 	pausedSince time.Time
 
-	beats    int       // heartbeats of this life
-	rises    int       // those that raised its step
-	rose     time.Time // the newest of them, moved on by credits
-	told     bool      // it has said its step itself, nobody had to guess
-	guessed  bool      // somebody has guessed its step
-	phases   []phase   // that are open, outermost first
-	oddPhase bool      // something odd of its phases has been told
-	suspect  string    // why it is suspected; empty: it is not
-	starved  string    // why its clock was moved on since its last word; empty: it was not
-	looked   time.Time // when its service last said whether it waits for a CPU; zero: it never does
+	beats    int           // heartbeats of this life
+	rises    int           // those that raised its step
+	rose     time.Time     // the newest of them, moved on by credits
+	told     bool          // it has said its step itself, nobody had to guess
+	guessed  bool          // somebody has guessed its step
+	phases   []phase       // that are open, outermost first
+	oddPhase bool          // something odd of its phases has been told
+	suspect  string        // why it is suspected; empty: it is not
+	starved  string        // in words, that it lacks CPU; empty: it does not, as far as is known
+	hungry   bool          // it was starved at some time since its last word
+	credited time.Duration // for that, since its last word
+	looked   time.Time     // when its service last said whether it waits for a CPU; zero: it never does
 }
 
 // NewTable returns a table in which every role is new: healthy, no error, heard of now, step 0, not
@@ -244,7 +246,8 @@ func (r *record) word(i int, at, now time.Time) {
 	} else if gap := at.Sub(k.word); gap > 0 && !r.paused(now) && !k.paused(now) && !k.inside() {
 		r.learn(i, gap, at)
 	}
-	k.word, k.suspect, k.starved = later(k.word, at), "", ""
+	k.word, k.suspect = later(k.word, at), ""
+	k.starved, k.hungry, k.credited = "", false, 0
 	r.heartbeat = later(r.heartbeat, at)
 }
 

@@ -53,7 +53,7 @@ type RankRecord struct {
 	Guessed bool        // all its steps were guessed, it has said none itself
 	Phases  []OpenPhase // outermost first
 	Suspect string      // why it is suspected; empty: it is not
-	Starved string      // since its last word it has waited for a CPU: so in words; empty: not that we know
+	Starved string      // it lacks CPU: so in words; empty: not that we know
 }
 
 // OpenPhase is a phase that a worker has entered and not left.

@@ -14,7 +14,8 @@ const alivePeriod = 10 * time.Second
 
 // stayAlive asks a worker that is ready, again and again, until ctx ends. So many bad answers in a row
 // as the role says are a failure, told again after as many more: while watching is paused the controller
-// does not take it. An answer that a starved worker did not give in time does not count.
+// does not take it. An answer that a starved worker did not give in time does not count, for as
+// long as the start limit.
 func (s *Service) stayAlive(ctx context.Context, w *worker, p job.Alive) {
 	if p.Period <= 0 {
 		p.Period = alivePeriod
@@ -25,6 +26,7 @@ func (s *Service) stayAlive(ctx context.Context, w *worker, p job.Alive) {
 	tick := time.NewTicker(p.Period)
 	defer tick.Stop()
 	asked := time.Now()
+	var excused excuse
 	for bad := 0; ; {
 		select {
 		case <-tick.C:
@@ -36,8 +38,8 @@ func (s *Service) stayAlive(ctx context.Context, w *worker, p job.Alive) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			bad = 0
-		case s.wasStarved(w, asked):
+			bad, excused = 0, excuse{}
+		case s.wasStarved(w, asked) && excused.holds(asked, s.opts.Role.Limits.Start):
 			s.log.Debug("a starved worker has not answered", "rank", w.life.Rank, "err", err)
 		default:
 			if bad++; bad%max(p.Failures, 1) == 0 {
@@ -46,6 +48,17 @@ func (s *Service) stayAlive(ctx context.Context, w *worker, p job.Alive) {
 		}
 		asked = time.Now()
 	}
+}
+
+// excuse is for how long a worker has had one for its bad answers.
+type excuse struct{ since time.Time }
+
+// holds reports whether the excuse holds still at the time given: for no longer than the limit.
+func (e *excuse) holds(now time.Time, limit time.Duration) bool {
+	if e.since.IsZero() {
+		e.since = now
+	}
+	return now.Sub(e.since) <= limit
 }
 
 // askAlive asks once. By notify the answer is a heartbeat since the time given.

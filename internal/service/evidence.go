@@ -26,6 +26,7 @@ import (
 type memory struct {
 	heard        time.Time // of its last heartbeat; zero: none
 	word         time.Time // of its last word, a heartbeat or of a phase; zero: none
+	words        int       // how many those were
 	faultHandler unix.Signal
 	phases       []openPhase // oldest first
 }
@@ -41,6 +42,7 @@ func (s *Service) remember(out *words) {
 	for _, b := range out.beats {
 		if w := s.lives[int(b.GetLife().GetRank())]; w != nil {
 			w.memory.heard, w.memory.word = now, now
+			w.memory.words++
 		}
 	}
 	for _, word := range out.other {
@@ -51,6 +53,7 @@ func (s *Service) remember(out *words) {
 			continue
 		}
 		w.memory.word = now
+		w.memory.words++
 		w.memory.phases = slices.DeleteFunc(w.memory.phases, func(o openPhase) bool { return o.name == p.GetName() })
 		if p.GetBegin() {
 			w.memory.phases = append(w.memory.phases, openPhase{p.GetName(), now.Add(-time.Duration(p.GetAgeMs()) * time.Millisecond)})

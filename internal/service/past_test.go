@@ -131,3 +131,14 @@ func TestWhatHoldsOfALifeIsBoundedAndGoesWithIt(t *testing.T) {
 		t.Errorf("a worker that was set back to 50 and is being stopped: told %v", p)
 	}
 }
+
+// shows: FAULT-E2
+func TestAStarvedWorkersAnswersAreExcusedForNoLongerThanTheStartLimit(t *testing.T) {
+	var e excuse
+	now := time.Now()
+	for minute, want := range []bool{true, true, true, false} {
+		if got := e.holds(now.Add(time.Duration(minute)*time.Minute), 2*time.Minute); got != want {
+			t.Errorf("after %d min it holds: %v", minute, got)
+		}
+	}
+}

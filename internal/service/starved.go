@@ -8,83 +8,110 @@ import (
 	"time"
 
 	"vigil/api"
+	"vigil/internal/health"
 	"vigil/internal/wire/rpc"
 )
 
 const (
-	// starvedEvery is how often a silent worker's threads are looked at, and how long its silence is then.
+	// starvedEvery is how often the main thread of a silent worker is looked at, and how long its silence is then.
 	starvedEvery = time.Second
+	// allEvery is how often all threads of a silent worker are looked at, and costEvery how often those of any worker, to
+	// know what a word of it costs. A look at a hundred threads takes some milliseconds.
+	allEvery, costEvery = 10 * time.Second, time.Minute
 	// lookEvery is how often it is told of a silent worker that it does not wait for a CPU.
 	lookEvery = 2 * time.Second
-	// starvedShare is the least share of the time between two looks that is told.
-	starvedShare = 20
 	// maxThreads and maxProcesses bound a look at one worker.
 	maxThreads, maxProcesses = 64, 16
 )
 
-// thread names a thread of a worker.
-type thread struct{ pid, tid int }
-
-// cpuTime is what a thread has had of its CPU and how long it has waited for one, in nanoseconds
-// (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst).
-type cpuTime struct{ ran, waited uint64 }
-
-// look is what was seen of a worker's threads.
-type look struct {
-	at      time.Time
-	threads map[thread]cpuTime
+// seen is what is known of the CPU time of a worker. Only the goroutine that looks has it.
+type seen struct {
+	cpu   health.CPU
+	words int       // of the worker, as it knows
+	all   time.Time // of the newest look at all threads
 }
 
-// followStarved looks at workers that are silent and tells for how long they wanted to run and were not
-// let: that is not their silence. It ends when closed is closed.
+// followStarved looks at workers and tells of the silent ones for how long they lacked CPU: that is not
+// their silence. It ends when closed is closed.
 func (s *Service) followStarved(closed <-chan struct{}) {
 	s.running.Go(func() {
 		tick := time.NewTicker(starvedEvery)
 		defer tick.Stop()
-		seen := map[*worker]look{}
+		known := map[int]*seen{} // by rank
+		lives := map[int]*worker{}
 		for {
 			select {
 			case <-closed:
 				return
 			case <-tick.C:
-				seen = s.lookAtSilent(seen)
+				s.lookAtWorkers(known, lives)
 			}
 		}
 	})
 }
 
-// lookAtSilent looks at every silent worker and tells what has changed since the last look. It returns
-// what it has seen.
-func (s *Service) lookAtSilent(before map[*worker]look) map[*worker]look {
-	pids := map[*worker]int{}
+// lookAtWorkers looks at the workers that run and tells what is to be told of the silent ones. known is what earlier looks
+// have shown of each rank, lives the life in which they did.
+func (s *Service) lookAtWorkers(known map[int]*seen, lives map[int]*worker) {
+	type subject struct {
+		worker *worker
+		pid    int
+		heard  time.Time
+		words  int
+	}
+	var all []subject
 	s.mu.Lock()
 	for _, w := range s.lives {
-		if s.listensTo(w) && w.running() && time.Since(w.memory.heard) >= starvedEvery {
-			pids[w] = w.proc.PID()
+		if s.listensTo(w) && w.running() {
+			all = append(all, subject{w, w.proc.PID(), w.memory.word, w.memory.words})
 		}
 	}
 	s.mu.Unlock()
-	now := map[*worker]look{}
-	for w, pid := range pids {
-		l := look{at: time.Now(), threads: threadsBelow(pid)}
-		now[w] = l
-		last, ok := before[w]
-		passed := l.at.Sub(last.at)
-		if !ok {
-			continue
+	for _, w := range all {
+		rank := w.worker.life.Rank
+		k := known[rank]
+		if k == nil || lives[rank] != w.worker {
+			next := &seen{}
+			if k != nil {
+				next.cpu.Inherit(&k.cpu)
+			}
+			known[rank], lives[rank], k = next, w.worker, next
 		}
-		if waited := waitedSince(last, l); waited > passed/starvedShare {
-			s.tellLook(w, waited)
-		} else if l.at.Sub(w.looked) >= lookEvery {
-			s.tellLook(w, 0)
+		if n := w.words - k.words; n > 0 {
+			k.cpu.Words(n, w.heard)
+			k.words = w.words
+		}
+		if waited, looked := k.look(w.pid, w.heard); looked {
+			s.tellLook(w.worker, waited)
 		}
 	}
-	return now
 }
 
-// tellLook tells for how long a silent worker has waited for a CPU since the last look. That it has not is
-// told too: no silence is judged of which nobody says what it is.
+// look looks at a worker that has said its last word at the time given, as far as it is time for that. It returns how
+// much of its silence since the last look was lack of CPU; looked is false for one that is not silent.
+func (k *seen) look(pid int, heard time.Time) (waited time.Duration, looked bool) {
+	now := time.Now()
+	silent := now.Sub(heard) >= starvedEvery
+	if silent {
+		main := health.Thread{PID: pid, TID: pid}
+		if t, ok := readSchedstat(schedstatOf(main)); ok {
+			waited = k.cpu.Main(now, t, func() bool { return wantsToRun(main) })
+		}
+	}
+	since := now.Sub(k.all)
+	if since >= costEvery || silent && since >= allEvery && now.Sub(heard) >= allEvery {
+		k.all = now
+		waited += k.cpu.All(health.CPULook{At: now, Threads: threadsBelow(pid), Stuck: wantsToRun})
+	}
+	return waited, silent
+}
+
+// tellLook tells for how long a silent worker has lacked CPU since the last look. That it has not is
+// told too, less often: no silence is judged of which nobody says what it is.
 func (s *Service) tellLook(w *worker, waited time.Duration) {
+	if waited == 0 && time.Since(w.looked) < lookEvery {
+		return
+	}
 	s.change(func(out *words) {
 		if s.listensTo(w) {
 			w.looked = time.Now()
@@ -104,27 +131,9 @@ func (s *Service) wasStarved(w *worker, since time.Time) bool {
 	return w.starved.After(since)
 }
 
-// waitedSince returns how long the thread that waited longest for a CPU has waited between two looks. One
-// whose times do not move although it wants to run has waited all the time.
-func waitedSince(last, now look) time.Duration {
-	passed := now.at.Sub(last.at)
-	longest := time.Duration(0)
-	for id, t := range now.threads {
-		was, ok := last.threads[id]
-		switch {
-		case !ok || t.waited < was.waited:
-		case t == was && wantsToRun(id):
-			return passed
-		default:
-			longest = max(longest, time.Duration(t.waited-was.waited))
-		}
-	}
-	return min(longest, passed)
-}
-
 // threadsBelow returns the CPU times of the threads of a process and of its descendants.
-func threadsBelow(pid int) map[thread]cpuTime {
-	threads := map[thread]cpuTime{}
+func threadsBelow(pid int) map[health.Thread]health.CPUTime {
+	threads := map[health.Thread]health.CPUTime{}
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxProcesses; i++ {
 		dir := filepath.Join("/proc", strconv.Itoa(pids[i]), "task")
@@ -138,7 +147,7 @@ func threadsBelow(pid int) map[thread]cpuTime {
 				break
 			}
 			if t, ok := readSchedstat(filepath.Join(dir, task.Name(), "schedstat")); ok {
-				threads[thread{pids[i], tid}] = t
+				threads[health.Thread{PID: pids[i], TID: tid}] = t
 			}
 			children, _ := os.ReadFile(filepath.Join(dir, task.Name(), "children")) // not every kernel has it
 			for child := range bytes.FieldsSeq(children) {
@@ -151,20 +160,26 @@ func threadsBelow(pid int) map[thread]cpuTime {
 	return threads
 }
 
-func readSchedstat(path string) (cpuTime, bool) {
+func schedstatOf(t health.Thread) string {
+	return filepath.Join("/proc", strconv.Itoa(t.PID), "task", strconv.Itoa(t.TID), "schedstat")
+}
+
+// readSchedstat reads what a thread has had of a CPU and how long it has waited for one, in nanoseconds
+// (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst).
+func readSchedstat(path string) (health.CPUTime, bool) {
 	src, err := os.ReadFile(path)
 	fields := bytes.Fields(src)
 	if err != nil || len(fields) < 2 {
-		return cpuTime{}, false
+		return health.CPUTime{}, false
 	}
-	ran, err1 := strconv.ParseUint(string(fields[0]), 10, 64)
-	waited, err2 := strconv.ParseUint(string(fields[1]), 10, 64)
-	return cpuTime{ran, waited}, err1 == nil && err2 == nil
+	ran, err1 := strconv.ParseInt(string(fields[0]), 10, 64)
+	waited, err2 := strconv.ParseInt(string(fields[1]), 10, 64)
+	return health.CPUTime{Ran: time.Duration(ran), Waited: time.Duration(waited)}, err1 == nil && err2 == nil
 }
 
 // wantsToRun reports whether a thread is runnable (state R of /proc/PID/task/TID/stat, proc(5)).
-func wantsToRun(id thread) bool {
-	src, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(id.pid), "task", strconv.Itoa(id.tid), "stat"))
+func wantsToRun(id health.Thread) bool {
+	src, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(id.PID), "task", strconv.Itoa(id.TID), "stat"))
 	if err != nil {
 		return false
 	}

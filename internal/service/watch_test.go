@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vigil/api"
+	"vigil/internal/health"
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
@@ -298,20 +299,24 @@ func TestAProcessThatOthersKeepFromTheCPUIsSeenToWaitAndOneThatSleepsIsNot(t *te
 		name, _ := os.ReadFile(filepath.Join("/proc", childOf(asleep), "comm"))
 		return len(threads) == 2 && string(name) == "sleep\n" && !slices.ContainsFunc(slices.Collect(maps.Keys(threads)), wantsToRun)
 	})
-	at := func(pid int) look { return look{time.Now(), threadsBelow(pid)} }
+	at := func(pid int) health.CPULook {
+		return health.CPULook{At: time.Now(), Threads: threadsBelow(pid), Stuck: wantsToRun}
+	}
+	var hungry, content health.CPU
 	last, firstAsleep := at(starving), at(asleep)
+	hungry.All(last)
+	content.All(firstAsleep)
 	eventually(t, "the starving one to have waited for half of the time since the last look", func() bool {
-		now := at(starving)
-		passed := now.at.Sub(last.at)
-		if passed < 300*time.Millisecond {
+		if time.Since(last.At) < 300*time.Millisecond {
 			return false
 		}
-		waited := waitedSince(last, now)
+		now := at(starving)
+		passed := now.At.Sub(last.At)
 		last = now // a wait that has not ended is in no account: only that nothing has moved since the last look tells of it
-		return waited > passed/2
+		return hungry.All(now) > passed/2
 	})
-	if now := at(asleep); waitedSince(firstAsleep, now) > now.at.Sub(firstAsleep.at)/5 {
-		t.Errorf("the sleeper has waited for %s", waitedSince(firstAsleep, now))
+	if now := at(asleep); content.All(now) > now.At.Sub(firstAsleep.At)/5 {
+		t.Error("the sleeper has waited for a CPU")
 	}
 	if n := len(threadsBelow(asleep)); n != 2 {
 		t.Errorf("%d threads of the shell and its child (%s)", n, childOf(asleep))
