@@ -32,6 +32,10 @@ type errand struct {
 	environ []string // beyond the hook's
 	input   []byte   // its standard input
 	about   []any    // what it is about, for the log
+
+	// compose, if it is given, fills in the rest right before the command is run, in the hook's goroutine: it
+	// may read files. Whoever tells the hook something must not.
+	compose func(*errand) error
 }
 
 // hook runs commands of the user's, one errand after the other, in a goroutine of its own: what it does is
@@ -91,13 +95,24 @@ func (h *hook) close() {
 	case <-h.done:
 	case <-limit.C:
 		h.end()
-		<-h.done
+		limit.Reset(h.rest)
+		select {
+		case <-h.done:
+		case <-limit.C: // it reads a file from a disk that does not answer
+			h.log.Warn("a command of the user's is left behind: what it needs cannot be read")
+		}
 	}
 	h.end()
 }
 
 // carryOut runs the command until it succeeds, at most so often.
 func (h *hook) carryOut(e errand) {
+	if e.compose != nil {
+		if err := e.compose(&e); err != nil {
+			h.log.Error(e.name+" is not run", append(e.about, "error", err)...)
+			return
+		}
+	}
 	for try, pause := 0, h.backOff; ; try, pause = try+1, 2*pause {
 		said, err := h.once(e)
 		if err == nil {

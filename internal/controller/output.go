@@ -18,6 +18,7 @@ import (
 	"vigil/internal/event"
 	"vigil/internal/job"
 	"vigil/internal/nearest"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 )
 
@@ -197,7 +198,7 @@ func (c *Controller) over(started event.Event) bool {
 // follow copies a growing log, from its start or its end (io.SeekStart, io.SeekEnd), until its writer is gone and
 // all of it is read. Where the log is begun anew under the same path, what was put aside is read to its end first.
 func follow(path string, from int, gone func() bool, to *prefixed) {
-	f, err := os.Open(path)
+	f, err := proc.OpenRegular(path)
 	if err != nil {
 		return
 	}
@@ -228,7 +229,7 @@ func renewed(path string, f *os.File) *os.File {
 	if err1 != nil || err2 != nil || os.SameFile(was, is) {
 		return nil
 	}
-	next, err := os.Open(path)
+	next, err := proc.OpenRegular(path)
 	if err != nil {
 		return nil
 	}

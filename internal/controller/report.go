@@ -3,11 +3,12 @@ package controller
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
 
-	"vigil/internal/proc"
+	"vigil/internal/console"
 	"vigil/internal/restart"
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
@@ -54,60 +55,18 @@ func (c *Controller) statusLine() {
 	c.log.Info(fmt.Sprintf("%d of %d roles healthy", well, len(steps)), args...)
 }
 
-// tailLines is how much of a failed worker's standard error is shown.
-const tailLines = 20
+// newFailures returns what shows failures in the form of the log.
+func newFailures(o *Options, log *slog.Logger) *console.Failures {
+	to := console.Options{To: o.Stderr}
+	if o.LogFormat == "json" {
+		to.Log = log
+	}
+	return console.NewFailures(to)
+}
 
-// explain shows each failure of a decision as a person wants to see it: who, why, the last lines of
-// its standard error, where the log is, and what is done about it by which rule.
+// explain has a decision shown with the failures that it answers. The repair loop calls it.
 func (c *Controller) explain(d restart.Decision, failures []role.Failure) {
-	if c.opts.LogFormat == "json" {
-		for _, f := range failures {
-			c.log.Error("failure", "role", f.Life.Role, "rank", f.Life.Rank, "cause", f.Cause, "detail", f.Detail, "log", f.Log, "tail", tailOf(f), "action", d.Action, "rule", d.Rule)
-		}
-		return
-	}
-	var b strings.Builder
-	for _, f := range failures {
-		fmt.Fprintf(&b, "\n  %s failed (%s): %s\n", f.Subject(), f.Cause, firstLine(f))
-		for _, line := range tailOf(f) {
-			fmt.Fprintf(&b, "    | %s\n", role.Plain(line))
-		}
-		if f.Log != "" {
-			fmt.Fprintf(&b, "    log   %s\n", f.Log)
-		}
-	}
-	fmt.Fprintf(&b, "    rule  %s -> %s", d.Rule, d.Action)
-	switch d.Action {
-	case role.Global:
-		fmt.Fprintf(&b, " restart %d of %d", c.engine.Ledger().Global, c.opts.MaxGlobalRestart)
-	case role.InPlace:
-		fmt.Fprintf(&b, " restart of %s", restart.Names(d.Roles))
-	case role.Stop:
-		fmt.Fprintf(&b, ", exit %d: %s", d.Exit, d.Why)
-	case role.Ignore: // no decision says so
-	}
-	fmt.Fprintf(&b, "\n\n")
-	fmt.Fprint(c.opts.Stderr, b.String())
-}
-
-// firstLine is the failure in one line: how the process ended, or what was said.
-func firstLine(f role.Failure) string {
-	line := f.Line()
-	if f.Exit != nil && !strings.Contains(line, f.Exit.String()) {
-		return strings.TrimSuffix(f.Exit.String()+": "+line, ": ")
-	}
-	return line
-}
-
-// tailOf is the end of the failed worker's standard error.
-func tailOf(f role.Failure) []string {
-	if f.Exit != nil && len(f.Exit.Tail) > 0 {
-		return f.Exit.Tail
-	}
-	if f.Log == "" {
-		return nil
-	}
-	return proc.Tail(f.Log, tailLines)
+	c.failures.Tell(console.Decided{Decision: d, Failures: failures, Global: c.engine.Ledger().Global, Limit: c.opts.MaxGlobalRestart})
 }
 
 // report says how the job ended, with the failures that it had.
@@ -125,6 +84,6 @@ func (c *Controller) report(out engine.Outcome) {
 		c.log.Error("job ended: "+out.Why, args...)
 	}
 	for i, f := range out.Failures {
-		c.log.Info(fmt.Sprintf("failure %d of %d: %s, %s", i+1, len(out.Failures), f.Subject(), f.Cause), "detail", firstLine(f), "at", f.At.Format(time.TimeOnly))
+		c.log.Info(fmt.Sprintf("failure %d of %d: %s, %s", i+1, len(out.Failures), f.Subject(), f.Cause), "detail", console.FirstLine(f), "at", f.At.Format(time.TimeOnly))
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"vigil/internal/console"
 	"vigil/internal/event"
-	"vigil/internal/fleet"
 	"vigil/internal/goodput"
 	"vigil/internal/health"
 	"vigil/internal/job"
@@ -39,7 +39,8 @@ type Controller struct {
 	events     *event.Log
 	history    *event.History
 	kept       *incidents
-	hooks      *workerHooks       // nil: no role has any
+	hooks      *workerHooks // nil: no role has any
+	failures   *console.Failures
 	stale      []role.Name        // roles that are defined anew
 	remembered *engine.Remembered // by an earlier controller of the run; nil: there was none
 	account    *goodput.Account
@@ -80,6 +81,7 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 		return nil, &UsageError{err}
 	}
 	c := &Controller{opts: o, log: log, began: time.Now(), history: event.NewHistory(200)}
+	c.failures = newFailures(&c.opts, log)
 	c.endings.add("log", out.flush) // at last
 	if err := c.lay(ctx); err != nil {
 		if open := new(StaysOpenError); !errors.As(err, &open) {
@@ -156,12 +158,8 @@ func (c *Controller) compose() {
 	c.kept.record = func(i httpapi.Incident) {
 		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
-	keepHealth := func(e event.Event) { c.keeping.Observe(e) } // which has the store soon
-	observers := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, keepHealth}
-	if c.hooks = newWorkerHooks(c); c.hooks != nil {
-		observers = append(observers, c.hooks.Observe)
-	}
-	c.events = event.NewLog(keepEvents, observers...)
+	c.hooks = newWorkerHooks(c)
+	c.events = event.NewLog(keepEvents, c.observers()...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.keeping = &memory.Health{Journal: c.ground.journal, Job: j, Store: c.store}
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
@@ -170,11 +168,7 @@ func (c *Controller) compose() {
 	if c.hooks != nil {
 		c.hooks.ports = c.crew.portsOf
 	}
-	c.engine = engine.New(engine.Options{
-		Job: j, Policy: PolicyIn(o),
-		Crew: c.crew, Places: c.places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: o.StartTimeout, Explain: c.explain,
-		Memory: memory.On(c.ground.journal), Remembered: c.remembered, Farewells: &fleet.Farewells{LogDir: c.ground.logs, Job: j, Log: c.log},
-	})
+	c.engine = engine.New(c.engineOptions(c.crew, c.places))
 	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
 }
 
@@ -282,6 +276,9 @@ func (c *Controller) found(f health.Findings) error {
 	return nil
 }
 
+// failuresTime bounds the wait, at the end, for failures that are still to be shown.
+const failuresTime = 3 * time.Second
+
 // settle records how the job ended.
 func (c *Controller) settle(out engine.Outcome) {
 	c.mu.Lock()
@@ -290,6 +287,9 @@ func (c *Controller) settle(out engine.Outcome) {
 	e := event.New(time.Now(), event.JobEnded)
 	e.Detail, e.Rule = out.Why, string(out.Rule)
 	c.events.Record(e)
+	ctx, cancel := context.WithTimeout(context.Background(), failuresTime)
+	defer cancel()
+	_ = c.failures.Flush(ctx) // whatever its logs do, the end is told
 	c.report(out)
 }
 

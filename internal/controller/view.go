@@ -289,7 +289,7 @@ func (s source) Snapshot() metrics.Snapshot {
 	recs, _ := s.store.Records()
 	out := metrics.Snapshot{
 		GlobalRestarts: s.engine.Ledger().Global, MaxGlobalRestarts: s.opts.MaxGlobalRestart,
-		CheckerLateness: s.checker.Lateness(), Obligations: len(s.crew.launcher.Obligations()),
+		CheckerLateness: s.checker.Lateness(), LongestAct: s.engine.LongestAct(), Obligations: len(s.crew.launcher.Obligations()),
 	}
 	_, out.JournalTrouble = s.ground.journal.Trouble()
 	for _, rec := range recs {

@@ -111,24 +111,23 @@ func (h *workerHooks) tell(name string, about ready, state role.WorkerState) {
 	if len(words) == 0 {
 		return
 	}
-	e, err := h.errand(r, words, about, state)
-	e.name = "hooks." + name
-	e.about = []any{"role", r.Name, "rank", about.life.Rank, "attempt", about.life.Attempt}
-	if err != nil {
-		h.log.Error(e.name+" is not run", append(e.about, "error", err)...)
-		return
-	}
-	h.of[r.Name].tell(e)
+	h.of[r.Name].tell(errand{
+		name: "hooks." + name, dir: r.Workdir, argv: words,
+		about:   []any{"role", r.Name, "rank", about.life.Rank, "attempt", about.life.Attempt},
+		compose: func(e *errand) error { return h.compose(e, r, about, state) },
+	})
 }
 
-func (h *workerHooks) errand(r *job.Role, words []string, about ready, state role.WorkerState) (errand, error) {
-	e := errand{dir: r.Workdir, argv: make([]string, len(words))}
+// compose expands an errand's words and makes its environment. It reads the role's env_file.
+func (h *workerHooks) compose(e *errand, r *job.Role, about ready, state role.WorkerState) error {
 	var errs []error
 	expand := func(text string) string {
 		text, err := job.ExpandPorts(text, about.ports)
 		errs = append(errs, err)
 		return text
 	}
+	words := e.argv
+	e.argv = make([]string, len(words))
 	for i, word := range words {
 		e.argv[i] = expand(word)
 	}
@@ -147,7 +146,7 @@ func (h *workerHooks) errand(r *job.Role, words []string, about ready, state rol
 		e.environ = append(e.environ, "VIGIL_WORKER_ADDR="+address)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return errand{}, fmt.Errorf("compose command: %w", err)
+		return fmt.Errorf("compose command: %w", err)
 	}
-	return e, nil
+	return nil
 }

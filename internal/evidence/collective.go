@@ -48,7 +48,11 @@ func Collective(ctx context.Context, dir string, name role.Name, incarnation int
 		}
 	}
 	w.dropOld()
-	return w.say(), problems
+	sentence, err := w.say(ctx)
+	if err != nil && len(problems) == 0 {
+		problems = append(problems, err)
+	}
+	return sentence, problems
 }
 
 // lives returns the newest attempt of each rank that has a folder RANK.ATTEMPT in dir.
@@ -107,8 +111,8 @@ const (
 	nobodyMissing        // all have entered
 )
 
-// say makes the sentence.
-func (w *world) say() string {
+// say makes the sentence, as long as ctx lets it.
+func (w *world) say(ctx context.Context) (string, error) {
 	names := map[string]bool{}
 	for _, d := range w.dumps {
 		for name := range d.groups {
@@ -117,16 +121,20 @@ func (w *world) say() string {
 	}
 	var found []finding
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if f, ok := w.judge(name); ok {
+		f, ok := w.judge(ctx, name)
+		if ctx.Err() != nil {
+			return "", fmt.Errorf("the dumps are not compared to their end: %w", context.Cause(ctx))
+		}
+		if ok {
 			found = append(found, f)
 		}
 	}
 	if len(found) == 0 {
-		return ""
+		return "", nil
 	}
 	return slices.MinFunc(found, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.weight, b.weight), cmp.Compare(b.waited, a.waited))
-	}).words
+	}).words, nil
 }
 
 // group is one process group as the dumps show it. Ranks are in order.
@@ -139,21 +147,23 @@ type group struct {
 	standing map[int]*standing
 }
 
-// group gathers what the dumps say of a process group.
-func (w *world) group(name string) group {
+// group gathers what the dumps say of a process group; not all of it once ctx has ended.
+func (w *world) group(ctx context.Context, name string) group {
 	g := group{world: w, name: name, standing: map[int]*standing{}}
-	var members []int
+	all := map[int]bool{}
 	for _, rank := range w.ranks {
-		if d := w.dumps[rank]; d != nil && d.groups[name] != nil {
-			members = append(members, d.groups[name].members...)
+		if d := w.dumps[rank]; d != nil && d.groups[name] != nil && ctx.Err() == nil {
+			for _, member := range d.groups[name].members {
+				all[member] = true
+			}
 			g.title = cmp.Or(g.title, d.groups[name].desc)
 		}
 	}
+	members := slices.Sorted(maps.Keys(all))
 	if len(members) == 0 {
 		members = w.ranks
 	}
-	slices.Sort(members)
-	for _, rank := range slices.Compact(slices.Clone(members)) {
+	for _, rank := range members {
 		d := w.dumps[rank]
 		switch {
 		case d == nil, d.goneOn && (d.groups[name] == nil || d.groups[name].newest == 0):
@@ -186,11 +196,11 @@ func (w *world) shared(title, name string) bool {
 }
 
 // judge finds the collective of a process group that does not end, and who is to blame.
-func (w *world) judge(name string) (finding, bool) {
-	g := w.group(name)
+func (w *world) judge(ctx context.Context, name string) (finding, bool) {
+	g := w.group(ctx, name)
 	at := int64(0) // the oldest that somebody is in
 	for _, rank := range g.known {
-		if first := g.standing[rank].waits(); first > 0 && (at == 0 || first < at) {
+		if first := g.standing[rank].waits; first > 0 && (at == 0 || first < at) {
 			at = first
 		}
 	}
@@ -202,7 +212,7 @@ func (w *world) judge(name string) (finding, bool) {
 		switch s := g.standing[rank]; {
 		case s.newest < at:
 			before = append(before, rank)
-		case s.waits() == at:
+		case s.waits == at:
 			in = append(in, rank)
 		default:
 			beyond = append(beyond, rank)
@@ -247,7 +257,7 @@ func (g *group) word(at int64, in, before, beyond []int, waited time.Duration) (
 func (g *group) blame(culprits []int) int {
 	for _, rank := range culprits {
 		for name, s := range g.dumps[rank].groups {
-			if name != g.name && s.waits() > 0 {
+			if name != g.name && s.waits > 0 {
 				return waitsToo
 			}
 		}

@@ -1,10 +1,14 @@
 package evidence
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,5 +212,104 @@ func TestRanksAreWrittenOutAndLongRowsAsRanges(t *testing.T) {
 		if got := ranks(in); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// raw is a pickle that its test writes by hand.
+func raw(parts ...any) []byte {
+	out := []byte{opProtocol, pickleNumber}
+	for _, p := range parts {
+		switch p := p.(type) {
+		case byte:
+			out = append(out, p)
+		case rune:
+			out = append(out, byte(p))
+		case []byte:
+			out = append(out, p...)
+		case string:
+			out = binary.LittleEndian.AppendUint32(append(out, opText), uint32(len(p)))
+			out = append(out, p...)
+		}
+	}
+	return append(out, opStop)
+}
+
+// A few megabytes of a pickle can refer to one value a million times, so that looking at all of them never
+// ends. Each such dump is refused after a bounded piece of work, not when time is up: the incidents after
+// it are written. The kind: many lookups in a large dict, a long text that is read again and again, too
+// many entries, groups or members, and dumps whose comparison does not end.
+// shows: FAULT-H3
+func TestADumpThatStandsForWorkWithoutEndIsRefused(t *testing.T) {
+	large := func() []byte { // a dict of 400,000 pairs
+		var b []byte
+		b = append(b, opDict, opMark)
+		for range 400_000 {
+			b = append(b, opText, 1, 0, 0, 0, 'k', opNone)
+		}
+		return append(b, opSetItems)
+	}()
+	many := func(what []byte, n int) []byte { return bytes.Repeat(what, n) }
+	text := func(s string) []byte { one := raw(s); return one[2 : len(one)-1] }
+	whole := func(entries, config []byte) []byte {
+		return raw(opDict, opMark, "version", "2.9", "entries", entries, "pg_config", config, opSetItems)
+	}
+	list := func(items []byte) []byte {
+		return append(append([]byte{opList, opMark}, items...), opAppends)
+	}
+	none := []byte{opDict}
+	groups := func(n int, is ...byte) (b []byte) { // numbered from 1
+		for i := range n {
+			b = append(append(b, text(fmt.Sprint(i+1))...), is...)
+		}
+		return b
+	}
+	members := "[" + strings.Repeat("1, ", maxMembers) + "1]"
+	for name, c := range map[string]struct {
+		dump []byte
+		want string
+	}{
+		"entries that are one large dict": {
+			whole(list(append(append(slices.Clone(large), opPut1, 7), many([]byte{opGet1, 7}, maxEntries-1)...)), none), "too much work"},
+		"too many entries": {
+			whole(list(many([]byte{opDict}, maxEntries+1)), none), "100001 entries, 100000 are the most"},
+		"a long text that is read for each group": {
+			whole(list(nil), slices.Concat([]byte{opDict, opMark}, text("0"), []byte{opDict, opMark}, text("ranks"), text(strings.Repeat(" ", 1<<20)), []byte{opSetItems, opPut1, 7},
+				groups(maxGroups-1, opGet1, 7), []byte{opSetItems})), "too much work"},
+		"too many groups": {
+			whole(list(nil), slices.Concat([]byte{opDict, opMark}, groups(maxGroups+1, opDict), []byte{opSetItems})), "over 1024 process groups"},
+		"too many members": {
+			whole(list(nil), slices.Concat([]byte{opDict, opMark}, text("0"), []byte{opDict, opMark}, text("ranks"), text(members), []byte{opSetItems}, []byte{opSetItems})), "has 65537 ranks, 65536 are the most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if len(c.dump) > maxDump {
+				t.Fatalf("the dump has %d bytes: it would not be read at all", len(c.dump))
+			}
+			if _, err := parseDump(t.Context(), c.dump); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Time is looked at while a dump is read, not only while its bytes are, and while dumps are compared.
+// shows: FAULT-H3
+func TestTimeIsLookedAtWhileADumpIsReadAndCompared(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	r := &reading{effort: newEffort(over)}
+	f := &fields{pairs: make([]pair, 10)}
+	for range pickleLook {
+		r.value(f, "k")
+	}
+	if r.err == nil || !errors.Is(r.err, context.Canceled) {
+		t.Errorf("after %d looks: %v", pickleLook, r.err)
+	}
+	d := &dump{at: time.Now(), groups: map[string]*standing{"0": {newest: 1, waits: 1, seen: map[int64]*collective{1: {created: time.Now().Add(-time.Hour)}}}}}
+	w := world{ranks: []int{0}, dumps: map[int]*dump{0: d}}
+	if said, err := w.say(over); err == nil || said != "" {
+		t.Errorf("with no time left it says %q, %v", said, err)
+	}
+	if said, err := w.say(t.Context()); err != nil || said == "" {
+		t.Errorf("with time it says %q, %v", said, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"vigil/internal/proc"
 )
 
 // maxErrorFile bounds what is read of an error file, and maxMessage what is kept of its message, in
@@ -51,7 +53,7 @@ func ErrorFiles(dir string) map[int]string {
 // fs.ErrNotExist when there is none, and else says what is wrong with it: no regular file, larger than
 // 1 MiB, no JSON, or without a message.
 func ReadErrorFile(path string) (ErrorFile, error) {
-	f, err := openRegular(path)
+	f, err := proc.OpenRegular(path)
 	if err != nil {
 		return ErrorFile{}, fmt.Errorf("read error file %s: %w", path, bare(err))
 	}

@@ -213,7 +213,7 @@ func FuzzADumpIsReadOrRefusedAndNeverWorse(f *testing.F) {
 		}
 		if d != nil {
 			w := world{ranks: []int{0, 1}, dumps: map[int]*dump{0: d}}
-			_ = w.say()
+			_, _ = w.say(t.Context())
 		}
 	})
 }

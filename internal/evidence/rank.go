@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"vigil/internal/proc"
 )
 
@@ -103,7 +101,7 @@ func (l *lacks) tail(from, to string) {
 
 // copy keeps a regular file, or the beginning of it.
 func (l *lacks) copy(from, to string) {
-	f, err := openRegular(from)
+	f, err := proc.OpenRegular(from)
 	if err != nil {
 		l.say("%v", err)
 		return
@@ -116,41 +114,10 @@ func (l *lacks) copy(from, to string) {
 	l.write(to, b.Bytes())
 }
 
-// openRegular opens a file of the worker's, which may have become anything: only one that can be read
-// without waiting is opened.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it says open and the path
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is no regular file (%s)", kindOf(info.Mode()))}
-	}
-	if err != nil {
-		f.Close()
-		return nil, err //nolint:wrapcheck // it says read and the path
-	}
-	return f, nil
-}
-
 // bare leaves the path out of an error that says it otherwise.
 func bare(err error) error {
 	if path := new(fs.PathError); errors.As(err, &path) {
 		return path.Err
 	}
 	return err
-}
-
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "directory"
-	case m&fs.ModeNamedPipe != 0:
-		return "FIFO"
-	case m&fs.ModeSocket != 0:
-		return "socket"
-	default:
-		return "device"
-	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vigil/internal/proc"
 )
 
 const (
@@ -108,7 +110,7 @@ func (s *Subject) askHandler(ctx context.Context, to string, main processState, 
 	ctx, cancel := context.WithTimeout(ctx, handlerTime)
 	defer cancel()
 	awaitGrowth(ctx, func() int64 { return sizeOf(s.Stderr) - before })
-	f, err := openRegular(s.Stderr)
+	f, err := proc.OpenRegular(s.Stderr)
 	if err != nil {
 		missing.say("stack: %v", err)
 		return

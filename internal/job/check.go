@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,11 +123,14 @@ func (r *Role) Environ(base []string) ([]string, error) {
 
 // readEnvFile reads KEY=VALUE lines. Its errors name lines, never values: they may be secrets.
 func readEnvFile(path string) ([][2]string, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // that of a FIFO would wait for a writer
 	if err != nil {
 		return nil, fmt.Errorf("env_file %q: %w", path, cause(err))
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("env_file %q: it is no regular file, and is read at every start of a worker", path)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("env_file %q: %w", path, cause(err))

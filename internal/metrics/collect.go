@@ -25,6 +25,7 @@ var (
 	descGlobalLimit = desc("vigil_global_restarts_limit", "Global restarts that may be spent; the next one needed ends the job.")
 	descBundles     = desc("vigil_placement_bundles", "The role's bundles by state.", "role", "state")
 	descLateness    = desc("vigil_checker_lateness_seconds", "How late the newest sweep over the health records came.")
+	descLongestAct  = desc("vigil_loop_longest_act_seconds", "The longest time that the repair loop was busy with one thing, since the controller began; nothing is repaired meanwhile.")
 	descObligations = desc("vigil_obligations", "What could not be cleaned up yet and is tried again.")
 	descJournal     = desc("vigil_journal_trouble", "1 while what is decided cannot be recorded, so that nothing is repaired.")
 	descBuildInfo   = desc("vigil_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
@@ -36,7 +37,7 @@ var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, rol
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descHealthy, descStep, descAge, descIncarnation, descWorkers, descRankStep, descRankAge, descGlobal, descGlobalLimit,
-		descBundles, descLateness, descObligations, descJournal, descBuildInfo,
+		descBundles, descLateness, descLongestAct, descObligations, descJournal, descBuildInfo,
 	} {
 		ch <- d
 	}
@@ -65,6 +66,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descGlobal, prometheus.CounterValue, float64(s.GlobalRestarts))
 	gauge(descGlobalLimit, float64(s.MaxGlobalRestarts))
 	gauge(descLateness, s.CheckerLateness.Seconds())
+	gauge(descLongestAct, s.LongestAct.Seconds())
 	gauge(descObligations, float64(s.Obligations))
 	gauge(descJournal, number(s.JournalTrouble))
 	ch <- m.buildInfo

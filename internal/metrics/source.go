@@ -19,6 +19,7 @@ type Snapshot struct {
 	MaxGlobalRestarts int
 	Bundles           []Bundles
 	CheckerLateness   time.Duration // how late the newest sweep came
+	LongestAct        time.Duration // that the repair loop has been busy with one thing
 	Obligations       int           // what could not be cleaned up yet
 	JournalTrouble    bool          // what is decided cannot be recorded
 }

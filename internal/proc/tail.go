@@ -3,7 +3,6 @@ package proc
 import (
 	"bytes"
 	"io"
-	"os"
 	"strings"
 )
 
@@ -12,18 +11,19 @@ const tailBytes = 64 << 10
 
 // Tail returns the last n lines of a file, without line ends. It reads at most the last 64 KiB, so a
 // very long line comes cut at its beginning; a last line without a line end counts, and what is no
-// UTF-8 is replaced by U+FFFD. A file that cannot be read has no lines.
+// UTF-8 is replaced by U+FFFD. A file that cannot be read, or is none (see OpenRegular), has no lines. On a
+// disk that does not answer it waits: call it where nothing else has to go on.
 func Tail(path string, n int) []string {
 	if n <= 0 {
 		return nil
 	}
-	f, err := os.Open(path)
+	f, err := OpenRegular(path)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() {
+	if err != nil {
 		return nil
 	}
 	text, err := io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-tailBytes), tailBytes))

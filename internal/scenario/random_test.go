@@ -144,6 +144,7 @@ func survive(t *testing.T, lines []line) []string {
 		}
 	}
 	synctest.Wait()
+	w.judgeLoop()
 	w.judge()
 	if w.ended == nil {
 		w.engine.StopJob("the story is over", 0)

@@ -126,6 +126,7 @@ func tell(t *testing.T, lines []line) (events, log string, err error) {
 		w.record(w.reign, event.Event{At: time.Now(), Kind: event.JobEnded, Rank: role.NoRank, Detail: fmt.Sprintf("exit %d: %s", w.ended.Exit, w.ended.Why)})
 	}
 	w.leave(t, cancel)
+	w.judgeLoop()
 	for _, wrong := range w.wrong {
 		t.Error(wrong)
 	}
@@ -166,6 +167,15 @@ func (w *world) lines() string {
 		fmt.Fprintf(&b, "+%-8s %s\n", e.At.Sub(w.began).Round(100*time.Millisecond), e)
 	}
 	return b.String()
+}
+
+// judgeLoop holds, in every story, that the repair loop of the newest controller has waited for nothing: as
+// long as it does, no time passes. What its moves wait for, they wait for elsewhere.
+// shows: FAULT-H1
+func (w *world) judgeLoop() {
+	if d := w.engine.LongestAct(); d > 0 {
+		w.wrong = append(w.wrong, fmt.Sprintf("the repair loop was busy with one thing for %s", d))
+	}
 }
 
 // do carries out one line of a story.

@@ -77,6 +77,7 @@ func (w *world) succeed(ctx context.Context) error {
 	}
 	err := w.checker.Stop(time.Second)
 	<-w.gone
+	w.judgeLoop()
 	if err = errors.Join(err, w.book.reopen()); err != nil {
 		return err
 	}

@@ -76,6 +76,8 @@ type slot struct {
 	busy    sync.Mutex // held by whoever starts, stops or clears it
 	service *Service   // the last one; guarded by Launcher.mu
 	notes   []proc.Ident
+	living  int  // of the notes, when that was last found out
+	looks   bool // somebody is finding it out
 }
 
 // Spec says which service to start.
@@ -224,11 +226,12 @@ func (l *Launcher) service(id slotID) *Service {
 	return place.service
 }
 
-// notesKept is how many sessions are noted before those that are over are forgotten.
+// notesKept is how many sessions are noted, beyond those that live, before those that are over are forgotten.
 const notesKept = 128
 
 // Note remembers a worker that the service has started, by its pid and start time, so that what the
-// worker leaves behind is known as ours when the service is gone.
+// worker leaves behind is known as ours when the service is gone. It never waits: whoever reads the words
+// of a service calls it. Which sessions are over is found out elsewhere, now and again.
 func (l *Launcher) Note(name role.Name, index, pid int, startTime uint64) {
 	place := l.slot(slotID{name, index})
 	worker := proc.Ident{PID: pid, StartTime: startTime}
@@ -237,14 +240,31 @@ func (l *Launcher) Note(name role.Name, index, pid int, startTime uint64) {
 	if slices.Contains(place.notes, worker) {
 		return
 	}
-	if len(place.notes) >= notesKept && len(place.notes)%notesKept == 0 {
-		living := map[int]bool{}
-		for _, h := range l.o.Keeper.Remains(proc.Tree{Sessions: place.notes}) {
-			living[h.Session] = true
-		}
-		place.notes = slices.DeleteFunc(place.notes, func(id proc.Ident) bool { return !living[id.PID] })
-	}
 	place.notes = append(place.notes, worker)
+	if !place.looks && len(place.notes) >= place.living+notesKept {
+		place.looks = true
+		go l.forgetEnded(place)
+	}
+}
+
+// forgetEnded takes those sessions off a place's notes that are over, until few enough are left. It reads all
+// of /proc.
+func (l *Launcher) forgetEnded(place *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(place.notes) >= place.living+notesKept {
+		noted := slices.Clone(place.notes)
+		l.mu.Unlock()
+		lives := map[int]bool{}
+		for _, h := range l.o.Keeper.Remains(proc.Tree{Sessions: noted}) {
+			lives[h.Session] = true
+		}
+		l.mu.Lock()
+		over := func(id proc.Ident) bool { return !lives[id.PID] }
+		place.notes = slices.DeleteFunc(place.notes, func(id proc.Ident) bool { return slices.Contains(noted, id) && over(id) })
+		place.living = len(slices.DeleteFunc(noted, over))
+	}
+	place.looks = false
 }
 
 func (l *Launcher) logPath(id slotID) (string, error) {

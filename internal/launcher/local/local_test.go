@@ -273,11 +273,62 @@ func TestNotedSessionsThatAreOverAreForgotten(t *testing.T) {
 		b.Note("actor", 0, 5_000_000+i, 1) // beyond the greatest pid that there can be
 	}
 	place := b.slot(slotID{"actor", 0})
-	if n := len(place.notes); n > notesKept+1 {
-		t.Errorf("%d notes are kept", n)
-	}
+	eventually(t, "those that are over are forgotten", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(place.notes) <= notesKept+1
+	})
 	if held, err := b.Clear(context.Background(), "actor", 0); err != nil || len(held) != 1 {
 		t.Errorf("clear: %v, %v: want the session that lives", held, err)
 	}
 	<-p.Done()
+}
+
+// slowKeeper takes as long to read /proc as its test wants.
+type slowKeeper struct {
+	Keeper
+	asked chan struct{} // has one for each time
+	goOn  chan struct{}
+}
+
+func (k *slowKeeper) Remains(proc.Tree) []proc.Holder {
+	k.asked <- struct{}{}
+	<-k.goOn
+	return nil
+}
+
+// Whoever reads the words of a service notes its workers: that must not wait for all of /proc to be read,
+// and nobody who needs the launcher's lock must either.
+// shows: FAULT-H2
+func TestNotingAWorkerWaitsForNothing(t *testing.T) {
+	k := &slowKeeper{asked: make(chan struct{}, 100), goOn: make(chan struct{})}
+	l := New(Options{Keeper: k, JobUID: "slow"})
+	noted := make(chan struct{})
+	go func() {
+		defer close(noted)
+		for i := range 10 * notesKept {
+			l.Note("actor", 0, 5_000_000+i, 1)
+		}
+		_ = l.Obligations() // takes the lock, as every scrape does
+	}()
+	wait := func(what string, c <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-c:
+		case <-time.After(patience):
+			t.Fatalf("not after %s: %s", patience, what)
+		}
+	}
+	wait("somebody looks which sessions are over", k.asked)
+	wait("all are noted while /proc is being read", noted)
+	if len(k.asked) > 0 {
+		t.Error("more than one looks at a time")
+	}
+	close(k.goOn)
+	place := l.slot(slotID{"actor", 0})
+	eventually(t, "what came meanwhile is looked at too", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(place.notes) < notesKept && !place.looks
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vigil/internal/event"
@@ -75,6 +76,8 @@ type Engine struct {
 	lastPlan   int // id
 	overlooked map[overlooked]bool
 	strays     bool // a failure was dropped for a stop by hand; others may have waited for its repair
+
+	longest atomic.Int64 // act of the loop, in nanoseconds
 
 	mu     sync.Mutex // guards what readers see
 	ledger restart.Ledger
@@ -162,8 +165,10 @@ func (e *Engine) Run(ctx context.Context) Outcome {
 		e.launch(ctx, restart.BeginPlan(e.Job, e.Job.Names()), &decided{})
 	}
 	for {
+		var began time.Time
 		select {
 		case act := <-e.inbox:
+			began = time.Now()
 			act()
 		case <-ctx.Done():
 			e.cancelPlans(context.Cause(ctx))
@@ -177,6 +182,7 @@ func (e *Engine) Run(ctx context.Context) Outcome {
 			return *e.ending
 		}
 		e.advance(ctx)
+		e.took(time.Since(began))
 	}
 }
 
