@@ -247,13 +247,17 @@ func (j *Job) Names() []role.Name {
 // earlier ones. The order within a level is that of the file. The job has no cycle.
 func (j *Job) Levels() [][]role.Name {
 	level := map[role.Name]int{}
+	roles := map[role.Name]*Role{}
+	for i := range j.Roles {
+		roles[j.Roles[i].Name] = &j.Roles[i]
+	}
 	var depth func(name role.Name) int
 	depth = func(name role.Name) int {
 		if d, ok := level[name]; ok {
 			return d
 		}
 		d := 0
-		if r, ok := j.Role(name); ok {
+		if r, ok := roles[name]; ok {
 			for _, dep := range r.DependsOn {
 				d = max(d, depth(dep)+1)
 			}

@@ -1,6 +1,7 @@
 package restart
 
 import (
+	"maps"
 	"slices"
 
 	"vigil/internal/job"
@@ -75,8 +76,8 @@ func (b *builder) add(teardown bool, verb Verb, roles []role.Name) {
 
 // begin adds the moves that bring the roles up, level by level; a role that another one of the set
 // depends on is waited for.
-func (b *builder) begin(j *job.Job, roles []role.Name) {
-	for _, level := range levels(j, roles) {
+func (b *builder) begin(j *job.Job, order depth, roles []role.Name) {
+	for _, level := range order.levels(roles) {
 		b.all(Start, level)
 		b.all(WriteStep, level)
 		b.all(Run, level)
@@ -89,7 +90,7 @@ func BeginPlan(j *job.Job, roles []role.Name) Plan {
 	b := builder{plan: Plan{Action: Begin, Roles: roles}}
 	b.all(Fence, roles)
 	b.all(Place, roles)
-	b.begin(j, roles)
+	b.begin(j, depths(j), roles)
 	return b.plan
 }
 
@@ -98,18 +99,19 @@ func BeginPlan(j *job.Job, roles []role.Name) Plan {
 // which run side by side.
 func InPlacePlans(p Policy, j *job.Job, roles, unbegun []role.Name) []Plan {
 	var plans []Plan
+	order, failed := depths(j), setOf(roles)
 	for _, group := range components(p, j, roles, unbegun) {
-		mend := keep(group, roles)
+		mend := in(group, failed)
 		b := builder{plan: Plan{Action: role.InPlace, Roles: group}}
 		b.all(Fence, group)
 		b.all(ReadStep, mend)
 		b.all(StopHeartbeat, mend)
-		for _, level := range slices.Backward(levels(j, mend)) {
+		for _, level := range slices.Backward(order.levels(mend)) {
 			b.all(StopService, level)
 		}
 		b.all(BackOff, group)
 		b.all(Place, group)
-		b.begin(j, group)
+		b.begin(j, order, group)
 		plans = append(plans, b.plan)
 	}
 	return plans
@@ -125,7 +127,7 @@ func GlobalPlan(j *job.Job, without []role.Name) Plan {
 	b.tearDown(j, all)
 	b.all(BackOff, again)
 	b.all(Place, again)
-	b.begin(j, again)
+	b.begin(j, depths(j), again)
 	return b.plan
 }
 
@@ -148,43 +150,71 @@ func StopRolePlan(name role.Name) Plan {
 }
 
 func (b *builder) tearDown(j *job.Job, all []role.Name) {
-	for _, level := range slices.Backward(levels(j, all)) {
+	for _, level := range slices.Backward(depths(j).levels(all)) {
 		b.teardown(StopService, level)
 	}
 	b.teardown(DeleteService, all)
 	b.teardown(Release, all)
 }
 
-// levels returns the job's levels with only the roles given.
-func levels(j *job.Job, roles []role.Name) [][]role.Name {
-	var out [][]role.Name
-	for _, level := range j.Levels() {
-		if l := keep(level, roles); len(l) > 0 {
-			out = append(out, l)
+// depth is the level of each role in the order of start (job.Levels).
+type depth map[role.Name]int
+
+func depths(j *job.Job) depth {
+	d := depth{}
+	for i, level := range j.Levels() {
+		for _, n := range level {
+			d[n] = i
 		}
+	}
+	return d
+}
+
+// levels returns the job's levels with only the roles given, which are in the order of the job.
+func (d depth) levels(roles []role.Name) [][]role.Name {
+	at := map[int][]role.Name{}
+	for _, n := range roles {
+		at[d[n]] = append(at[d[n]], n)
+	}
+	out := make([][]role.Name, 0, len(at))
+	for _, i := range slices.Sorted(maps.Keys(at)) {
+		out = append(out, at[i])
 	}
 	return out
 }
 
 // needed returns those of level that another of roles depends on.
 func needed(j *job.Job, level, roles []role.Name) []role.Name {
-	var out []role.Name
-	for _, n := range level {
-		if slices.ContainsFunc(roles, func(other role.Name) bool {
-			r, _ := j.Role(other)
-			return slices.Contains(r.DependsOn, n)
-		}) {
-			out = append(out, n)
+	dependsOn := map[role.Name]bool{}
+	for _, n := range roles {
+		r, _ := j.Role(n)
+		for _, d := range r.DependsOn {
+			dependsOn[d] = true
 		}
 	}
-	return out
+	return in(level, dependsOn)
 }
 
 // keep returns those of list that are in set, in the order of list.
 func keep(list, set []role.Name) []role.Name {
+	if len(set) == 0 {
+		return nil
+	}
+	return in(list, setOf(set))
+}
+
+func setOf(names []role.Name) map[role.Name]bool {
+	set := make(map[role.Name]bool, len(names))
+	for _, n := range names {
+		set[n] = true
+	}
+	return set
+}
+
+func in(list []role.Name, set map[role.Name]bool) []role.Name {
 	var out []role.Name
 	for _, n := range list {
-		if slices.Contains(set, n) {
+		if set[n] {
 			out = append(out, n)
 		}
 	}

@@ -65,11 +65,11 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 	case restart.StopService:
 		return e.stopWorker(ctx, r, w)
 	case restart.BackOff:
-		d := e.left(r, w.Role, e.Policy.WaitAlone(e.Ledger(), w, e.Jitter()))
+		d := e.left(r, w.Role, e.Policy.WaitAlone(e.spent(), w, e.Jitter()))
 		if d <= 0 {
 			return result{}
 		}
-		e.setWhy(w.Role, fmt.Sprintf("rank %d waits %s before restart %d in a row", w.Rank, d.Round(time.Millisecond), e.Ledger().Workers[w].InARow))
+		e.setWhy(w.Role, fmt.Sprintf("rank %d waits %s before restart %d in a row", w.Rank, d.Round(time.Millisecond), e.spent().Workers[w].InARow))
 		return r.wait(d)
 	case restart.Run:
 		return e.runWorker(ctx, r, w)

@@ -82,6 +82,8 @@ type Engine struct {
 	mu     sync.Mutex // guards what readers see
 	ledger restart.Ledger
 	roles  map[role.Name]*roleState
+
+	charges, chargesKept int // of the ledger: how many there were, and how many when it was last kept
 }
 
 // suspect is a failure that waits to be decided.
@@ -101,6 +103,7 @@ type decided struct {
 	failed   []role.Name             // of the earlier plan's roles
 	until    map[role.Name]time.Time // the waits of that plan, as far as they had begun
 	done     chan error              // of the operator who waits for it; nil: nobody does
+	failing  map[role.Name]bool      // see failedRoles
 }
 
 // cause is that of the failure that the decision answers first; empty without one.

@@ -20,7 +20,7 @@ type overlooked struct {
 // had been found. That is told once for each life and rule. A failure of a life that is about to end
 // anyway is not ignored but folded.
 func (e *Engine) ignores(f role.Failure, at roleState) bool {
-	d, ignored := restart.Ignored(e.Policy, e.Ledger(), e.standing()[f.Life.Role], f)
+	d, ignored := restart.Ignored(e.Policy, e.spent(), e.standingOf(f.Life.Role), f)
 	if !ignored {
 		return false
 	}

@@ -98,8 +98,7 @@ func (e *Engine) note(roles ...role.Name) { e.Memory.Note(Update{Roles: e.rememb
 func (e *Engine) planBegins(r *run) Update {
 	e.lastPlan++
 	r.id = e.lastPlan
-	ledger := e.Ledger()
-	u := Update{Ledger: &ledger, Incidents: e.incidents, Roles: e.remember(r.plan.Roles...), Began: e.planMemory(r), Ended: r.why.replaces}
+	u := Update{Ledger: e.unkept(), Incidents: e.incidents, Roles: e.remember(r.plan.Roles...), Began: e.planMemory(r), Ended: r.why.replaces}
 	r.why.replaces = 0 // the first plan that goes on with an earlier one stands for it
 	return u
 }
@@ -147,8 +146,7 @@ func (e *Engine) planEnded(r *run) {
 		u.Ended = r.id
 	}
 	if e.next == nil { // else the ledger has the cost of a plan that is not recorded yet
-		ledger := e.Ledger()
-		u.Ledger = &ledger
+		u.Ledger = e.unkept()
 	}
 	e.Memory.Note(u)
 }

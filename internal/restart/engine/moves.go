@@ -168,11 +168,11 @@ func (e *Engine) backOff(r *run, name role.Name) result {
 	if !r.failed[name] {
 		return result{}
 	}
-	d := e.left(r, name, e.Policy.Wait(e.Ledger(), name, e.Jitter()))
+	d := e.left(r, name, e.Policy.Wait(e.spent(), name, e.Jitter()))
 	if d <= 0 {
 		return result{}
 	}
-	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.Ledger().Roles[name].InARow))
+	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.spent().Roles[name].InARow))
 	return r.wait(d)
 }
 

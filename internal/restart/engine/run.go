@@ -57,14 +57,10 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
 	r := &run{plan: plan, why: why, done: why.done, began: time.Now(), failed: map[role.Name]bool{}}
 	r.boundary, r.cancel = context.WithCancelCause(ctx)
 	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
-	for _, f := range why.failures {
-		if f.Cause != role.Operator {
-			r.failed[f.Life.Role] = true
-		}
-	}
+	failed := why.failedRoles()
 	r.until = map[role.Name]time.Time{}
-	for _, n := range plan.Roles { // of an earlier plan that this one goes on with
-		if slices.Contains(why.failed, n) {
+	for _, n := range plan.Roles {
+		if failed[n] {
 			r.failed[n] = true
 		}
 		if at, waits := why.until[n]; waits {
@@ -72,12 +68,15 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
 		}
 	}
 	e.running[r] = true
-	without := e.without()
+	var without []role.Name
+	if plan.Action == role.Global {
+		without = e.without()
+	}
 	for _, n := range plan.Roles {
 		switch {
 		case plan.Alone:
 			e.setWhy(n, why.Why)
-		case plan.Action == role.Global && slices.Contains(without, n): // stays as it is
+		case slices.Contains(without, n): // stays as it is
 		case plan.Action == role.Stop:
 			e.setState(n, e.stateOfStop(n), "stopping")
 		case plan.Action == restart.Begin:

@@ -43,7 +43,7 @@ func (e *Engine) say(d *decided) {
 
 func (e *Engine) sayBegan(r *run) {
 	if r.plan.Action == role.Global {
-		e.Log.Info(fmt.Sprintf("=== Starting GLOBAL restart #%d (max=%d) ===", e.Ledger().Global, e.Policy.MaxGlobal))
+		e.Log.Info(fmt.Sprintf("=== Starting GLOBAL restart #%d (max=%d) ===", e.spent().Global, e.Policy.MaxGlobal))
 	}
 }
 

@@ -18,13 +18,15 @@ func (e *Engine) fatal() bool {
 // settle decides about those of the pending failures that can be decided now. Workers that are restarted
 // alone have a decision each; one whose role must be restarted as a whole goes with it.
 func (e *Engine) settle(ctx context.Context) {
-	if len(e.pending) > 0 {
-		e.age()
+	if len(e.pending) == 0 {
+		return
 	}
+	e.age()
+	decide := e.decider()
 	exclusive := e.exclusive()
 	var whole, alone, held []suspect
 	for _, s := range e.pending {
-		d := e.decide(s)
+		d := decide(s)
 		switch {
 		case d.Action != role.Stop && (exclusive || d.Action == role.InPlace && e.blocked(d)):
 			held = append(held, s)
@@ -36,7 +38,7 @@ func (e *Engine) settle(ctx context.Context) {
 	}
 	e.pending = held
 	if len(whole) > 0 {
-		touched := e.decide(whole...).Roles
+		touched := decide(whole...).Roles
 		alone = slices.DeleteFunc(alone, func(s suspect) bool {
 			with := slices.Contains(touched, s.Life.Role)
 			if with {
@@ -53,9 +55,13 @@ func (e *Engine) settle(ctx context.Context) {
 	}
 }
 
-// decide says what is to be done about failures as things stand.
-func (e *Engine) decide(batch ...suspect) restart.Decision {
-	return restart.Decide(e.Policy, e.Ledger(), e.standing(), failuresOf(batch))
+// decider returns what says what is to be done about failures as things stand now. A thousand failures are
+// judged by one look at every role.
+func (e *Engine) decider() func(batch ...suspect) restart.Decision {
+	ledger, standing := e.spent(), e.standing()
+	return func(batch ...suspect) restart.Decision {
+		return restart.Decide(e.Policy, ledger, standing, failuresOf(batch))
+	}
 }
 
 func failuresOf(batch []suspect) []role.Failure {
@@ -69,7 +75,7 @@ func failuresOf(batch []suspect) []role.Failure {
 // answer makes one decision about failures and begins what it asks for.
 func (e *Engine) answer(ctx context.Context, batch ...suspect) {
 	standing, failures := e.standing(), failuresOf(batch)
-	d := &decided{Decision: restart.Decide(e.Policy, e.Ledger(), standing, failures), failures: failures, incident: batch[0].incident}
+	d := &decided{Decision: restart.Decide(e.Policy, e.spent(), standing, failures), failures: failures, incident: batch[0].incident}
 	if d.Action == role.InPlace { // who was stopped by hand is not taken along
 		d.Roles = slices.DeleteFunc(d.Roles, func(n role.Name) bool { return e.state(n).byHand })
 	}
@@ -116,7 +122,7 @@ func (e *Engine) record(d *decided) {
 	}
 	e.mu.Unlock()
 	e.Recorder.Record(ev)
-	spent := e.Ledger()
+	spent := e.spent()
 	for _, n := range e.Job.Names() {
 		e.Health.SetRestarts(n, spent.Roles[n].InPlace)
 	}
@@ -143,4 +149,21 @@ func (e *Engine) mend(ctx context.Context, roles []role.Name, why *decided) {
 	for _, p := range restart.InPlacePlans(e.Policy, e.Job, append(slices.Clone(roles), left...), fresh) {
 		e.launch(ctx, p, why)
 	}
+}
+
+// failedRoles are the roles of which a rank or service failed; those of an earlier plan that this one goes on with
+// are among them. They are worked out once for all plans of the decision.
+func (d *decided) failedRoles() map[role.Name]bool {
+	if d.failing == nil {
+		d.failing = map[role.Name]bool{}
+		for _, f := range d.failures {
+			if f.Cause != role.Operator {
+				d.failing[f.Life.Role] = true
+			}
+		}
+		for _, n := range d.failed {
+			d.failing[n] = true
+		}
+	}
+	return d.failing
 }

@@ -44,11 +44,31 @@ func (e *Engine) SetStep(name role.Name, step int64) {
 	}
 }
 
+// spent is Ledger for the engine itself. A ledger that stands is never changed: each change makes another.
+func (e *Engine) spent() restart.Ledger {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ledger
+}
+
+// unkept returns the ledger if it has changed since it was last returned here, else nil.
+func (e *Engine) unkept() *restart.Ledger {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.charges == e.chargesKept {
+		return nil
+	}
+	e.chargesKept = e.charges
+	ledger := e.ledger
+	return &ledger
+}
+
 // charge replaces the ledger by what change makes of it.
 func (e *Engine) charge(change func(restart.Ledger) restart.Ledger) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ledger = change(e.ledger)
+	e.charges++
 }
 
 func (e *Engine) state(name role.Name) roleState {
@@ -84,17 +104,22 @@ func (e *Engine) Foresee(f role.Failure, lost bool) restart.Forecast {
 		at.Available--
 		standing[f.Life.Role] = at
 	}
-	return restart.Foresee(e.Policy, e.Ledger(), standing, f, time.Now())
+	return restart.Foresee(e.Policy, e.spent(), standing, f, time.Now())
 }
 
 // standing is what health knows of every role's step.
 func (e *Engine) standing() map[role.Name]restart.Standing {
 	out := map[role.Name]restart.Standing{}
-	for _, n := range e.Job.Names() {
-		step, saved := e.Health.Standing(n)
-		out[n] = restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n), Unread: e.Health.StepsUnread(n)}
+	for i := range e.Job.Roles {
+		out[e.Job.Roles[i].Name] = e.standingOf(e.Job.Roles[i].Name)
 	}
 	return out
+}
+
+// standingOf is what health knows of one role's step.
+func (e *Engine) standingOf(n role.Name) restart.Standing {
+	step, saved := e.Health.Standing(n)
+	return restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n), Unread: e.Health.StepsUnread(n)}
 }
 
 // exclusive reports whether a plan is under way beside which no other may run.
