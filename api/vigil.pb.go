@@ -1131,6 +1131,7 @@ type ToService struct {
 	//	*ToService_SetStep
 	//	*ToService_Peers
 	//	*ToService_Leave
+	//	*ToService_Forward
 	Order         isToService_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1234,6 +1235,15 @@ func (x *ToService) GetLeave() *Leave {
 	return nil
 }
 
+func (x *ToService) GetForward() *Forward {
+	if x != nil {
+		if x, ok := x.Order.(*ToService_Forward); ok {
+			return x.Forward
+		}
+	}
+	return nil
+}
+
 type isToService_Order interface {
 	isToService_Order()
 }
@@ -1262,6 +1272,10 @@ type ToService_Leave struct {
 	Leave *Leave `protobuf:"bytes,7,opt,name=leave,proto3,oneof"`
 }
 
+type ToService_Forward struct {
+	Forward *Forward `protobuf:"bytes,12,opt,name=forward,proto3,oneof"`
+}
+
 func (*ToService_Run) isToService_Order() {}
 
 func (*ToService_Stop) isToService_Order() {}
@@ -1273,6 +1287,8 @@ func (*ToService_SetStep) isToService_Order() {}
 func (*ToService_Peers) isToService_Order() {}
 
 func (*ToService_Leave) isToService_Order() {}
+
+func (*ToService_Forward) isToService_Order() {}
 
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1350,6 +1366,51 @@ func (x *Answer) GetHeld() []string {
 	return nil
 }
 
+// Forward hands a signal that the controller was sent on to every worker that has a handler for it.
+type Forward struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signal        string                 `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"` // such as "SIGUSR1"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forward) Reset() {
+	*x = Forward{}
+	mi := &file_vigil_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forward) ProtoMessage() {}
+
+func (x *Forward) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forward.ProtoReflect.Descriptor instead.
+func (*Forward) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Forward) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
 // Run starts the workers of one incarnation, or with only single ones of the current one anew.
 type Run struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -1373,7 +1434,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1446,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1459,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{15}
+	return file_vigil_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Run) GetIncarnation() uint64 {
@@ -1512,7 +1573,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1585,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1598,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{16}
+	return file_vigil_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Worker) GetRank() uint32 {
@@ -1582,7 +1643,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1655,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1668,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{17}
+	return file_vigil_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Stop) GetAfterFailure() bool {
@@ -1653,7 +1714,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1726,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1739,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{18}
+	return file_vigil_proto_rawDescGZIP(), []int{19}
 }
 
 type SetStep struct {
@@ -1690,7 +1751,7 @@ type SetStep struct {
 
 func (x *SetStep) Reset() {
 	*x = SetStep{}
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1763,7 @@ func (x *SetStep) String() string {
 func (*SetStep) ProtoMessage() {}
 
 func (x *SetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1776,7 @@ func (x *SetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetStep.ProtoReflect.Descriptor instead.
 func (*SetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{19}
+	return file_vigil_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetStep) GetStep() int64 {
@@ -1735,7 +1796,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1808,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1821,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{20}
+	return file_vigil_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Peers) GetJson() string {
@@ -1779,7 +1840,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1852,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1865,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{21}
+	return file_vigil_proto_rawDescGZIP(), []int{22}
 }
 
 var File_vigil_proto protoreflect.FileDescriptor
@@ -1898,7 +1959,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\v2\x11.vigil.CheckpointR\n" +
 	"checkpoint\x12'\n" +
-	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\x8d\x02\n" +
+	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\xb9\x02\n" +
 	"\tToService\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
 	"\x03run\x18\x02 \x01(\v2\n" +
@@ -1907,14 +1968,17 @@ const file_vigil_proto_rawDesc = "" +
 	"\bget_step\x18\x04 \x01(\v2\x0e.vigil.GetStepH\x00R\agetStep\x12+\n" +
 	"\bset_step\x18\x05 \x01(\v2\x0e.vigil.SetStepH\x00R\asetStep\x12$\n" +
 	"\x05peers\x18\x06 \x01(\v2\f.vigil.PeersH\x00R\x05peers\x12$\n" +
-	"\x05leave\x18\a \x01(\v2\f.vigil.LeaveH\x00R\x05leaveB\a\n" +
+	"\x05leave\x18\a \x01(\v2\f.vigil.LeaveH\x00R\x05leave\x12*\n" +
+	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforwardB\a\n" +
 	"\x05order\"p\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x18\n" +
 	"\apending\x18\x04 \x01(\bR\apending\x12\x12\n" +
-	"\x04held\x18\x05 \x03(\tR\x04held\"\x9e\x04\n" +
+	"\x04held\x18\x05 \x03(\tR\x04held\"!\n" +
+	"\aForward\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\"\x9e\x04\n" +
 	"\x03Run\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x1f\n" +
 	"\vresume_step\x18\x02 \x01(\x03R\n" +
@@ -1978,7 +2042,7 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
@@ -1995,15 +2059,16 @@ var file_vigil_proto_goTypes = []any{
 	(*Past)(nil),        // 12: vigil.Past
 	(*ToService)(nil),   // 13: vigil.ToService
 	(*Answer)(nil),      // 14: vigil.Answer
-	(*Run)(nil),         // 15: vigil.Run
-	(*Worker)(nil),      // 16: vigil.Worker
-	(*Stop)(nil),        // 17: vigil.Stop
-	(*GetStep)(nil),     // 18: vigil.GetStep
-	(*SetStep)(nil),     // 19: vigil.SetStep
-	(*Peers)(nil),       // 20: vigil.Peers
-	(*Leave)(nil),       // 21: vigil.Leave
-	nil,                 // 22: vigil.Run.PeersEntry
-	nil,                 // 23: vigil.Worker.PortsEntry
+	(*Forward)(nil),     // 15: vigil.Forward
+	(*Run)(nil),         // 16: vigil.Run
+	(*Worker)(nil),      // 17: vigil.Worker
+	(*Stop)(nil),        // 18: vigil.Stop
+	(*GetStep)(nil),     // 19: vigil.GetStep
+	(*SetStep)(nil),     // 20: vigil.SetStep
+	(*Peers)(nil),       // 21: vigil.Peers
+	(*Leave)(nil),       // 22: vigil.Leave
+	nil,                 // 23: vigil.Run.PeersEntry
+	nil,                 // 24: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
@@ -2032,22 +2097,23 @@ var file_vigil_proto_depIdxs = []int32{
 	9,  // 23: vigil.Past.failures:type_name -> vigil.Failure
 	6,  // 24: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
 	8,  // 25: vigil.Past.notices:type_name -> vigil.Notice
-	15, // 26: vigil.ToService.run:type_name -> vigil.Run
-	17, // 27: vigil.ToService.stop:type_name -> vigil.Stop
-	18, // 28: vigil.ToService.get_step:type_name -> vigil.GetStep
-	19, // 29: vigil.ToService.set_step:type_name -> vigil.SetStep
-	20, // 30: vigil.ToService.peers:type_name -> vigil.Peers
-	21, // 31: vigil.ToService.leave:type_name -> vigil.Leave
-	16, // 32: vigil.Run.workers:type_name -> vigil.Worker
-	22, // 33: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	23, // 34: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 35: vigil.Sessions.Open:input_type -> vigil.FromService
-	13, // 36: vigil.Sessions.Open:output_type -> vigil.ToService
-	36, // [36:37] is the sub-list for method output_type
-	35, // [35:36] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	16, // 26: vigil.ToService.run:type_name -> vigil.Run
+	18, // 27: vigil.ToService.stop:type_name -> vigil.Stop
+	19, // 28: vigil.ToService.get_step:type_name -> vigil.GetStep
+	20, // 29: vigil.ToService.set_step:type_name -> vigil.SetStep
+	21, // 30: vigil.ToService.peers:type_name -> vigil.Peers
+	22, // 31: vigil.ToService.leave:type_name -> vigil.Leave
+	15, // 32: vigil.ToService.forward:type_name -> vigil.Forward
+	17, // 33: vigil.Run.workers:type_name -> vigil.Worker
+	23, // 34: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	24, // 35: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 36: vigil.Sessions.Open:input_type -> vigil.FromService
+	13, // 37: vigil.Sessions.Open:output_type -> vigil.ToService
+	37, // [37:38] is the sub-list for method output_type
+	36, // [36:37] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -2073,6 +2139,7 @@ func file_vigil_proto_init() {
 		(*ToService_SetStep)(nil),
 		(*ToService_Peers)(nil),
 		(*ToService_Leave)(nil),
+		(*ToService_Forward)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2080,7 +2147,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

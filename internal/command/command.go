@@ -180,6 +180,8 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 	outliveReaders()
 	done := make(chan struct{})
 	defer close(done)
+	warnings := awaitWarnings(o)
+	defer signal.Stop(warnings)
 	made := make(chan *controller.Controller, 1)
 	go func() {
 		first, c := awaitSignal(signals, made, done)
@@ -210,6 +212,7 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 		return err
 	}
 	made <- c
+	go forward(warnings, c, done)
 	out, err := c.Run(ctx)
 	p.exit = out.Exit
 	switch early, open := new(signalError), new(controller.StaysOpenError); {

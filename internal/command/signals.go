@@ -81,3 +81,27 @@ func awaitSecond(signals <-chan os.Signal, done <-chan struct{}) *syscall.Signal
 		return nil
 	}
 }
+
+// awaitWarnings begins to catch signals that warn and do not stop the job. Those that come before there is a controller
+// wait for it.
+func awaitWarnings(o *controller.Options) chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	named, err := controller.ParseForward(o.ForwardSignal)
+	if err != nil {
+		return signals // the controller will refuse it
+	}
+	signal.Notify(signals, controller.Warnings(named)...)
+	return signals
+}
+
+// forward gives the controller every warning that comes, until the end of the run.
+func forward(signals <-chan os.Signal, c *controller.Controller, done <-chan struct{}) {
+	for {
+		select {
+		case s := <-signals:
+			c.Forward(s.(syscall.Signal))
+		case <-done:
+			return
+		}
+	}
+}

@@ -53,6 +53,8 @@ type Options struct {
 	FakeNodes          int
 	WaitGPUs           time.Duration
 
+	ForwardSignal []string // signals that are handed on to the workers, such as USR1
+
 	OnIncident string // command that is told of incidents; empty: none
 
 	LogFormat   string
@@ -92,6 +94,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "pretend that this machine is so many nodes, to try placement strategies")
 	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait for devices that others use")
 	fs.StringSliceVar(&o.Tee, "tee", nil, "show what these workers print, each line after role and rank: all, ROLE or ROLE:RANK; may be given more than once")
+	fs.StringSliceVar(&o.ForwardSignal, "forward-signal", nil, "hand these signals on to all workers, as for a scheduler's warning: USR1, USR2, XCPU, PWR, CONT")
 	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
 	fs.StringVar(&o.OnIncident, "on-incident", "", "command, run by sh -c, that is given every incident as JSON on standard input: when it is decided and when it has ended")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
@@ -143,6 +146,9 @@ func (o *Options) Check() error {
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
 	if _, err := o.journalFault(); err != nil {
+		wrong = append(wrong, err)
+	}
+	if _, err := ParseForward(o.ForwardSignal); err != nil {
 		wrong = append(wrong, err)
 	}
 	if o.Job != nil {

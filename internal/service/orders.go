@@ -30,6 +30,8 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 		if err = s.regain(); err == nil {
 			err = s.writePeers(o.Peers.GetJson())
 		}
+	case *api.ToService_Forward:
+		err = s.forward(o.Forward.GetSignal())
 	case *api.ToService_Leave:
 		if answer.Held, err = s.Stop(ctx, 0, stoppedInOrder); err == nil {
 			s.leave()

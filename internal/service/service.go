@@ -101,6 +101,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s.followTree(closed)
 	s.followStarved(closed)
 	s.followKernel(closed)
+	s.followWarnings(closed)
 	s.atEnd(func() { close(closed) })
 	socket, err := s.openSocket(dir)
 	if err != nil {
