@@ -669,6 +669,7 @@ type Notice struct {
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	Unreadable    bool                   `protobuf:"varint,3,opt,name=unreadable,proto3" json:"unreadable,omitempty"` // it is about the worker's steps: where they are noted they cannot be read
 	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`         // see Failure
+	Foreign       uint64                 `protobuf:"varint,5,opt,name=foreign,proto3" json:"foreign,omitempty"`       // datagrams of processes that may not speak for the worker, dropped since it was said last; text is empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -727,6 +728,13 @@ func (x *Notice) GetUnreadable() bool {
 func (x *Notice) GetNumber() uint64 {
 	if x != nil {
 		return x.Number
+	}
+	return 0
+}
+
+func (x *Notice) GetForeign() uint64 {
+	if x != nil {
+		return x.Foreign
 	}
 	return 0
 }
@@ -1916,14 +1924,15 @@ const file_vigil_proto_rawDesc = "" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\"G\n" +
 	"\aStarved\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x1b\n" +
-	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"u\n" +
+	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\"\x8f\x01\n" +
 	"\x06Notice\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\x03 \x01(\bR\n" +
 	"unreadable\x12\x16\n" +
-	"\x06number\x18\x04 \x01(\x04R\x06number\"\xf5\x01\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x18\n" +
+	"\aforeign\x18\x05 \x01(\x04R\aforeign\"\xf5\x01\n" +
 	"\aFailure\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12#\n" +
 	"\rwhole_service\x18\x02 \x01(\bR\fwholeService\x12\x14\n" +

@@ -78,6 +78,9 @@ func (e ears) Notice(life role.Life, text string) {
 	e.log.Warn(fmt.Sprintf("%s rank %d: %s", life.Role, life.Rank, text))
 }
 
+// Foreign counts what was dropped of processes that may not speak for a worker.
+func (e ears) Foreign(life role.Life, datagrams uint64) { e.metrics.Foreign(life.Role, datagrams) }
+
 // Unreadable hands on that a worker's steps cannot be read.
 func (e ears) Unreadable(life role.Life) { e.store.Unreadable(life) }
 

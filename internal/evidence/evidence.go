@@ -81,6 +81,7 @@ type Subject struct {
 	HeartbeatAge   time.Duration // since its last word; below 0: it has not spoken
 	Step           int64         // its newest; below 0: it has told none
 	Phases         []Phase       // that are open, oldest first
+	Raised         []string      // exceptions that other processes of its tree did not catch, with their pids, newest last
 }
 
 // Phase is an open phase of a worker.
@@ -117,7 +118,8 @@ type Rank struct {
 	HeartbeatAge *float64 `json:"heartbeat_age_seconds"`    // null: it has not spoken, or only its service knows
 	Step         *int64   `json:"step"`
 	Phases       []Phase  `json:"phases,omitempty"`
-	Error        string   `json:"error,omitempty"` // what its error file says
+	Error        string   `json:"error,omitempty"`  // what its error file says
+	Raised       []string `json:"raised,omitempty"` // exceptions that other processes of its tree did not catch
 	Missing      []string `json:"missing,omitempty"`
 }
 
@@ -196,7 +198,7 @@ func (a *Account) collect(ctx context.Context, ranks <-chan Rank, subjects []Sub
 
 // known is what need not be looked for.
 func (s *Subject) known() Rank {
-	r := Rank{Rank: s.Life.Rank, Life: s.Life.String(), Processes: s.Processes, Phases: s.Phases}
+	r := Rank{Rank: s.Life.Rank, Life: s.Life.String(), Processes: s.Processes, Phases: s.Phases, Raised: s.Raised}
 	if s.HeartbeatAge >= 0 {
 		age := s.HeartbeatAge.Seconds()
 		r.HeartbeatAge = &age

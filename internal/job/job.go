@@ -45,6 +45,8 @@ type Role struct {
 	Logs        Logs
 	Restart     Restart
 	Hooks       Hooks
+
+	NotifyAccess NotifyAccess `json:",omitzero"`
 }
 
 // Resources of each worker: one bundle. A reservation, not a limit.
@@ -89,6 +91,19 @@ const (
 	Torch Distributed = "torch" // everything that torchrun sets
 	None  Distributed = "none"  // none of it
 )
+
+// NotifyAccess says whose words on a worker's notify socket count.
+type NotifyAccess string
+
+// The kinds of access.
+const (
+	ProcessTree NotifyAccess = "tree" // of the worker and the processes that it has started
+	AnyProcess  NotifyAccess = "any"  // of foreign processes too
+)
+
+// IsZero says that the access is the default one, which JSON leaves out: a role that was written down before there was
+// another is the same role still.
+func (a NotifyAccess) IsZero() bool { return a != AnyProcess }
 
 // Completion says what the end of a role means.
 type Completion string

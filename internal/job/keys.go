@@ -79,6 +79,8 @@ func roleKeys() []Key {
 		portsKey(),
 		readyKey(),
 		aliveKey(),
+		ofRole("notify_access", oneOf(ProcessTree, AnyProcess), func(r *Role) *NotifyAccess { return &r.NotifyAccess }, "`tree`",
+			"Whose words on a worker's notify socket count. `tree`: those of the worker and the processes that it has started. `any`: those of foreign processes too, such as a container that is given the socket. See [who may say what](words.md)."),
 		group("stop", "How workers are stopped.",
 			ofRole("signal", signal, func(r *Role) *string { return &r.Stop.Signal }, "`TERM`", "The first signal, with or without `SIG`."),
 			ofRole("grace", duration(0), func(r *Role) *time.Duration { return &r.Stop.Grace }, "`30s`", "How long a worker has to end before SIGKILL, where the end is wanted. 0: SIGKILL at once."),

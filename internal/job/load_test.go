@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -68,7 +69,7 @@ func TestASilentFileMeansTheDocumentedDefaults(t *testing.T) {
 	plain := Role{
 		Name: "data", Command: []string{"data"}, Workers: 1, Workdir: "/jobs",
 		Placement: Placement{Strategy: Pack}, Devices: DevicesAll, Distributed: Torch,
-		Completion: Finish, State: Stateless,
+		Completion: Finish, State: Stateless, NotifyAccess: ProcessTree,
 		Stop:     StopPolicy{Signal: "TERM", Grace: 30 * time.Second, GraceOnFailure: 3 * time.Second},
 		Limits:   Limits{Floor: 2 * time.Minute},
 		Progress: Progress{Expect: OnceSeen, Source: FromWord},
@@ -136,6 +137,8 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 		Restart: Restart{OnFailure: role.Stop, Also: []role.Name{"critic"}, MaxRewind: 100,
 			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}, Unit: UnitWorker, MinAvailable: 0, Rejoin: RejoinManual},
 		Hooks: Hooks{WorkerDown: []string{"python3", "tell.py", "remove", "${port.http}"}, WorkerReady: []string{"./tell"}},
+
+		NotifyAccess: AnyProcess,
 	}
 	if diff := cmp.Diff(want, actor); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -366,4 +369,17 @@ func FuzzParse(f *testing.F) {
 		}
 		roundTrip(t, j)
 	})
+}
+
+// A role that a controller of an earlier version wrote down is not another role because of a key that it did not know.
+func TestTheDefaultAccessToANotifySocketIsNotWrittenDown(t *testing.T) {
+	for access, want := range map[NotifyAccess]bool{"": false, ProcessTree: false, AnyProcess: true} {
+		src, err := json.Marshal(Role{Name: "actor", NotifyAccess: access})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(src), "NotifyAccess"); got != want {
+			t.Errorf("%q is written: %t, want %t", access, got, want)
+		}
+	}
 }

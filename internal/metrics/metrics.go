@@ -43,6 +43,7 @@ type Metrics struct {
 	detection *prometheus.HistogramVec // cause
 	recovery  *prometheus.HistogramVec // action
 	stale     prometheus.Counter
+	foreign   *prometheus.CounterVec
 
 	mu       sync.Mutex
 	observed map[role.Name]bool   // the roles that have counters
@@ -70,6 +71,9 @@ func New(o Options) *Metrics {
 			Name: "vigil_recovery_seconds", Help: "Time from the verdict on a role to the first heartbeat of its new life.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 1800},
 		}, []string{"action"}),
+		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vigil_foreign_messages_total", Help: "Datagrams on workers' notify sockets that were dropped, since the process that sent them may not speak for the worker.",
+		}, []string{"role"}),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vigil_stale_messages_total", Help: "Words of earlier lives that were dropped.",
 		}),

@@ -89,3 +89,8 @@ func subjects(e event.Event) []role.Name {
 	}
 	return nil
 }
+
+// Foreign counts datagrams on the notify sockets of a role's workers that were dropped because of who had sent them.
+func (m *Metrics) Foreign(name role.Name, datagrams uint64) {
+	m.foreign.WithLabelValues(string(name)).Add(float64(datagrams))
+}

@@ -27,6 +27,7 @@ type ears struct {
 	starved     []time.Duration
 	notices     []string
 	unreadable  []role.Life
+	foreign     uint64
 }
 
 type beat struct {
@@ -72,6 +73,10 @@ func (e *ears) Starved(_ role.Life, waited time.Duration) {
 func (e *ears) Notice(_ role.Life, text string) {
 	e.note(func() { e.notices = append(e.notices, text) })
 }
+func (e *ears) Foreign(_ role.Life, datagrams uint64) {
+	e.note(func() { e.foreign += datagrams })
+}
+
 func (e *ears) Unreadable(l role.Life) {
 	e.note(func() { e.unreadable = append(e.unreadable, l) })
 }

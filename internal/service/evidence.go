@@ -131,6 +131,9 @@ func (s *Service) subjects(lives []*worker) []evidence.Subject {
 		if !w.memory.heard.IsZero() {
 			e.HeartbeatAge = now.Sub(w.memory.heard)
 		}
+		for _, r := range w.senders.raised {
+			e.Raised = append(e.Raised, r.String())
+		}
 		for _, p := range w.memory.phases {
 			e.Phases = append(e.Phases, evidence.Phase{Name: p.name, Age: now.Sub(p.began).Seconds()})
 		}
@@ -254,6 +257,8 @@ func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message
 	for rank, path := range files {
 		raised, err := evidence.ReadErrorFile(path)
 		switch {
+		case err == nil && s.wasTolerated(rank, raised.Written):
+			// A process that it has started wrote it, and it went on.
 		case err == nil && rank != w.life.Rank && raised.Written.After(ended.Add(-noticed(exit))):
 			// Its peer has felt its end.
 		case err == nil && (from == role.NoRank || raised.Before(first)):

@@ -79,10 +79,11 @@ func (e endpoints) Heartbeat(_ context.Context, _ role.Name, word roleapi.Word) 
 	})
 }
 
-// Say takes what a worker says by HTTP as if it had come by its notify socket.
+// Say takes what a worker says by HTTP as if it had come by its notify socket, from a process that has ended since: the
+// kernel does not say who it is.
 func (e endpoints) Say(_ context.Context, _ role.Name, speech roleapi.Speech) error {
 	said, junk := notify.Parse(speech.Lines)
-	err := e.s.heard(speech.Rank, speech.Life, func(w *worker, out *words) { e.s.takeAll(w, said, out) })
+	err := e.s.heard(speech.Rank, speech.Life, func(w *worker, out *words) { e.s.takeAll(w, explicit(said), out) })
 	if err == nil && junk != nil {
 		return roleapi.NewProblem(http.StatusBadRequest, junk.Error())
 	}

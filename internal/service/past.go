@@ -64,6 +64,9 @@ func (s *Service) keep(word *api.FromService, passing bool, now time.Time) {
 	case *api.FromService_Checkpoint:
 		word.Checkpoint.Number, life = next, word.Checkpoint.GetLife()
 	case *api.FromService_Notice:
+		if word.Notice.Text == "" { // a count, of which each is told once
+			return
+		}
 		word.Notice.Number, life = next, word.Notice.GetLife()
 	default:
 		return

@@ -195,7 +195,8 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	}
 	base := filepath.Join(s.dir, randomName())
 	w.inbox = base + ".in"
-	r, err := notify.Listen(base+".up", func(said []notify.Word) { s.hear(w, said) }, func(err error) {
+	w.senders.begun, w.senders.uid = make(chan struct{}), uint32(os.Geteuid())
+	r, err := notify.Listen(base+".up", func(from notify.Credentials, said []notify.Word) { s.hear(w, from, said) }, func(err error) {
 		s.notice(w, "it says what cannot be meant, more of which is only counted: "+err.Error())
 	})
 	if err != nil {
@@ -230,10 +231,12 @@ func (s *Service) start(w *worker) error {
 	if err != nil {
 		delete(s.lives, w.life.Rank)
 		s.mu.Unlock()
+		close(w.senders.begun)
 		return err
 	}
-	w.proc = p
+	w.proc, w.senders.family = p, s.keeper.FamilyOf(p)
 	s.mu.Unlock()
+	close(w.senders.begun)
 	s.noteWorker(p)
 	return nil
 }

@@ -37,6 +37,7 @@ type worker struct {
 	ready   chan struct{} // closed at READY=1
 	ended   chan struct{} // closed when its end has been told
 
+	senders   senders         // who speaks for it
 	probing   context.Context // ends with the life
 	endProbes context.CancelFunc
 	probes    sync.WaitGroup
@@ -130,19 +131,6 @@ func (s *Service) change(f func(*words)) {
 	}
 }
 
-// hear takes the words of one datagram of a worker. Those of a life that has ended, or is being
-// stopped, are dropped.
-func (s *Service) hear(w *worker, said []notify.Word) {
-	s.change(func(out *words) {
-		switch {
-		case s.listensTo(w):
-			s.takeAll(w, said, out)
-		case w.stopping && w.exit == nil: // that it saves is known, so that nobody disturbs it
-			s.takePhases(w, said)
-		}
-	})
-}
-
 // takeAll takes words that were said together. Service.mu is held.
 func (s *Service) takeAll(w *worker, said []notify.Word, out *words) {
 	hook := false
@@ -192,7 +180,7 @@ func (s *Service) take(w *worker, word notify.Word, out *words) {
 			out.beat(w.life, &w.told.step)
 			close(w.told.ack)
 		}
-	case notify.Error:
+	case notify.Error, notify.Uncaught:
 		s.report(w, word.Text, out)
 	case notify.Trigger:
 		s.report(w, "the worker said that it has failed (WATCHDOG=trigger)", out)
@@ -301,8 +289,12 @@ func (s *Service) watch(w *worker) {
 // failure completes why a worker has ended by what it said itself. Service.mu is held.
 func (w *worker) failure(f role.Failure) role.Failure {
 	f.Fatal = w.fatal
-	if w.reported != "" && f.Exit.Sender != proc.OOMKiller && f.Cause == role.Exited {
+	switch said := w.lastRaised(); {
+	case f.Exit.Sender == proc.OOMKiller || f.Cause != role.Exited:
+	case w.reported != "":
 		f.Detail = w.reported
+	case said != "" && f.Detail == f.Exit.String(): // nothing says more
+		f.Detail = said + "; " + f.Detail
 	}
 	return f
 }

@@ -46,11 +46,14 @@ const (
 	PhaseBegin                 // X_VIGIL_PHASE=+NAME: a stretch of work with that name begins
 	PhaseEnd                   // X_VIGIL_PHASE=-NAME: it ends
 	PhaseNext                  // X_VIGIL_PHASE=NAME: the one begun so before ends, this one begins
-	Guessed                    // X_VIGIL_SOURCE=hook: the steps beside it were not said by the program itself
+	Guessed                    // X_VIGIL_SOURCE=hook: what stands beside it was not said by the program itself
 	Armed                      // X_VIGIL_FAULTHANDLER=SIGNAME: that signal makes the worker write its stacks
+	Uncaught                   // X_VIGIL_ERROR=text beside X_VIGIL_SOURCE=hook: an exception that nobody has caught
+
+	lastKind = Uncaught
 )
 
-// Word is one line that was understood. Text is set for Status, Error, the phases, Guessed (the source)
+// Word is one line that was understood. Text is set for Status, Error, Uncaught, the phases, Guessed (the source)
 // and Armed (the signal, such as "SIGUSR1"), Number for Step, Checkpoint and Ack, Time for Extend.
 type Word struct {
 	Kind   Kind
@@ -76,6 +79,7 @@ func Parse(datagram []byte) ([]Word, error) {
 	var (
 		words []Word
 		junk  []string
+		hook  bool
 	)
 	for line := range bytes.SplitSeq(datagram, []byte("\n")) {
 		if len(line) == 0 {
@@ -87,6 +91,12 @@ func Parse(datagram []byte) ([]Word, error) {
 			junk = append(junk, err.Error())
 		case err == nil && known:
 			words = append(words, w)
+			hook = hook || w.Kind == Guessed
+		}
+	}
+	for i := range words {
+		if hook && words[i].Kind == Error {
+			words[i].Kind = Uncaught
 		}
 	}
 	if len(junk) > 0 {

@@ -47,6 +47,8 @@ func TestADatagramIsReadLineByLine(t *testing.T) {
 		{"a phase name of 64 bytes is the longest", "X_VIGIL_PHASE=" + strings.Repeat("p", 64), []Word{{Kind: PhaseNext, Text: strings.Repeat("p", 64)}}, ""},
 		{"a phase name that would steer a terminal is junk", "X_VIGIL_PHASE=a\x1b[2J", nil, "control characters"},
 		{"a hook says that it guesses", "X_VIGIL_SOURCE=hook\nX_VIGIL_STEP=3", []Word{{Kind: Guessed, Text: "hook"}, {Kind: Step, Number: 3}}, ""},
+		{"an error that a hook reports is one that nobody has caught", "X_VIGIL_ERROR=ValueError: 3\nX_VIGIL_SOURCE=hook",
+			[]Word{{Kind: Uncaught, Text: "ValueError: 3"}, {Kind: Guessed, Text: "hook"}}, ""},
 		{"a source that nobody knows is junk", "X_VIGIL_SOURCE=stars\nX_VIGIL_STEP=3", []Word{{Kind: Step, Number: 3}}, "want hook"},
 		{"a signal that is armed is named", "X_VIGIL_FAULTHANDLER=SIGUSR1", []Word{{Kind: Armed, Text: "SIGUSR1"}}, ""},
 		{"a signal that does not exist is junk", "X_VIGIL_FAULTHANDLER=USR", nil, "want the name of a signal"},
@@ -103,11 +105,13 @@ func shortDir(t *testing.T) string {
 type heard struct {
 	mu    sync.Mutex
 	words []Word
+	from  Credentials // of the last one
 }
 
-func (h *heard) take(w []Word) {
+func (h *heard) take(from Credentials, w []Word) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.from = from
 	h.words = append(h.words, w...)
 }
 

@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,11 +25,12 @@ const drainMost = 4096
 // Receiver is the service's end of one worker life's notify socket.
 type Receiver struct {
 	path   string
-	handle func([]Word)
+	handle func(Credentials, []Word)
 	odd    func(error)
 
 	reading sync.Mutex // held from taking a datagram out of the socket until it has been handled
 	buf     []byte
+	oob     []byte // has room for the sender's credentials and nothing else: descriptors that are passed are closed by the kernel
 	junk    atomic.Uint64
 	readers sync.WaitGroup
 
@@ -35,11 +39,18 @@ type Receiver struct {
 	closed bool
 }
 
-// Listen binds a notify socket at path, mode 0600, and hands the words of each datagram to handle, in
-// the order in which they were sent and never two at a time. odd is called with the first junk only;
-// it may be nil. Both must return quickly, for nobody reads the socket meanwhile: its queue is short.
-func Listen(path string, handle func([]Word), odd func(error)) (*Receiver, error) {
-	r := &Receiver{path: path, handle: handle, odd: odd, buf: make([]byte, MaxDatagram+1)}
+// Credentials are what the kernel says of who has sent a datagram: unix(7), SCM_CREDENTIALS. The zero value says
+// nothing of the sender.
+type Credentials struct {
+	PID int // in our pid namespace; 0: of none that can be seen from here
+	UID uint32
+}
+
+// Listen binds a notify socket at path, mode 0600, and hands the words of each datagram and its sender to
+// handle, in the order in which they were sent and never two at a time. odd is called with the first junk
+// only; it may be nil. Both must return quickly, for nobody reads the socket meanwhile: its queue is short.
+func Listen(path string, handle func(Credentials, []Word), odd func(error)) (*Receiver, error) {
+	r := &Receiver{path: path, handle: handle, odd: odd, buf: make([]byte, MaxDatagram+1), oob: make([]byte, unix.CmsgSpace(unix.SizeofUcred))}
 	if err := r.bind(); err != nil {
 		return nil, err
 	}
@@ -62,7 +73,7 @@ func (r *Receiver) bind() error {
 	if r.closed {
 		return nil
 	}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: r.path, Net: "unixgram"})
+	conn, err := listenWithCredentials(r.path)
 	if err != nil {
 		return fmt.Errorf("bind notify socket: %w", err)
 	}
@@ -91,6 +102,22 @@ func (r *Receiver) bind() error {
 		})
 	})
 	return nil
+}
+
+// listenWithCredentials binds a socket on which the kernel names each sender, from the first datagram on.
+func listenWithCredentials(path string) (*net.UnixConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			failed = os.NewSyscallError("setsockopt SO_PASSCRED", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
+		})
+		return errors.Join(err, failed)
+	}}
+	conn, err := lc.ListenPacket(context.Background(), "unixgram", path)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // bind says what it is about
+	}
+	return conn.(*net.UnixConn), nil
 }
 
 // Junk says how many datagrams held something that was not understood.
@@ -146,7 +173,7 @@ const (
 func (r *Receiver) takeOne(fd int) outcome {
 	r.reading.Lock()
 	defer r.reading.Unlock()
-	n, _, err := unix.Recvfrom(fd, r.buf, unix.MSG_DONTWAIT)
+	n, oobn, _, _, err := unix.Recvmsg(fd, r.buf, r.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.EINTR):
 		return taken // nothing was, but something may be there
@@ -157,10 +184,19 @@ func (r *Receiver) takeOne(fd int) outcome {
 	}
 	words, err := Parse(r.buf[:n])
 	if len(words) > 0 {
-		r.handle(words)
+		r.handle(credentials(r.oob[:oobn]), words)
 	}
 	if err != nil && r.junk.Add(1) == 1 && r.odd != nil {
 		r.odd(err)
 	}
 	return taken
+}
+
+// credentials reads who has sent a datagram.
+func credentials(oob []byte) Credentials {
+	hdr, data, _, err := unix.ParseOneSocketControlMessage(oob)
+	if err != nil || hdr.Level != unix.SOL_SOCKET || hdr.Type != unix.SCM_CREDENTIALS || len(data) < unix.SizeofUcred {
+		return Credentials{}
+	}
+	return Credentials{PID: int(int32(binary.NativeEndian.Uint32(data))), UID: binary.NativeEndian.Uint32(data[4:])}
 }

@@ -76,7 +76,12 @@ func (h *Hub) hearNotice(of *service, n *api.Notice) {
 		h.o.Dropped(of.reg.ID, err.Error())
 		return
 	}
-	h.o.Ears.Notice(life, n.Text)
+	if n.Text != "" {
+		h.o.Ears.Notice(life, n.Text)
+	}
+	if n.Foreign > 0 {
+		h.o.Ears.Foreign(life, n.Foreign)
+	}
 	if n.Unreadable {
 		h.o.Ears.Unreadable(life)
 	}

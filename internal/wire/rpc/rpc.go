@@ -102,6 +102,8 @@ type Ears interface {
 	Starved(life role.Life, waited time.Duration)
 	// Notice says what a person should know of a worker and what is no failure.
 	Notice(life role.Life, text string)
+	// Foreign says how many datagrams of processes that may not speak for a worker were dropped since it was said last.
+	Foreign(life role.Life, datagrams uint64)
 	// Unreadable says that a worker's steps cannot be read where they are noted: nobody knows whether it gets on.
 	Unreadable(life role.Life)
 	// Failed hands on a failure that a service reports.

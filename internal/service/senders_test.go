@@ -1,0 +1,139 @@
+package service
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vigil/internal/job"
+	"vigil/internal/role"
+	"vigil/internal/wire/notify"
+)
+
+// saying is a shell function that says its argument on the notify socket as an exec'ed program that ends at once.
+const saying = `say() { VIGIL_TEST_AS=say "$SELF" "$@" exit:0; }; `
+
+// shows: FAULT-A1
+//
+// It covers what each kind of sender may do: a child, one in a session and one without its environment, a daemon that
+// the worker has left behind, and one that is gone when its word is read.
+func TestWhatAProcessOfAWorkerSaysCountsAndWhatItRaisesIsEvidence(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(saying+`[ $RANK = 0 ] || exec sleep 1000
+		say "$(printf 'X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a child')"
+		setsid sh -c 'VIGIL_TEST_AS=say "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised in a session")" exit:0'
+		(setsid sh -c 'until [ -e $0 ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a daemon\nX_VIGIL_STEP=1")" X_VIGIL_STEP=3 X_VIGIL_CHECKPOINT=3' $VIGIL_INBOX.go &)
+		: > $VIGIL_INBOX.go
+		say X_VIGIL_STEP=2 STATUS=waiting
+		until [ -e $VIGIL_INBOX.end ]; do sleep 0.02; done
+		rm $VIGIL_INBOX.*
+		say X_VIGIL_ERROR=explicit
+		exec sleep 1000`))
+	s.must(run(1))
+	life := s.life(1, 0)
+	s.ears.await(t, "the child's step", func() bool { return slices.Contains(s.ears.beats, beat{life, 2, true}) })
+	s.ears.await(t, "the daemon's step and checkpoint", func() bool {
+		return slices.Contains(s.ears.beats, beat{life, 3, true}) && slices.Equal(s.ears.checkpoints, []int64{3})
+	})
+	for _, want := range []string{"raised by a child", "raised in a session", "raised by a daemon"} {
+		eventually(t, want, func() bool { return strings.Contains(s.said.String(), want) })
+	}
+	if failed := s.ears.failed(); len(failed) > 0 {
+		t.Fatalf("failures %+v of what nobody has reported", failed)
+	}
+	ends, err := filepath.Glob(filepath.Join(s.runtimeDir(), "*.in.go"))
+	if err != nil || len(ends) != 1 {
+		t.Fatalf("inboxes %v, %v", ends, err)
+	}
+	if err := os.WriteFile(strings.TrimSuffix(ends[0], ".go")+".end", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := s.ears.awaitFailure(t, 1); f.Cause != role.Reported || f.Detail != "explicit" {
+		t.Errorf("failure %+v, want what a child has reported", f)
+	}
+}
+
+// shows: FAULT-A1
+func TestWhatTheWorkerItselfRaisesIsReportedAndWhatItsChildRaisesSaysWhyItEnds(t *testing.T) {
+	t.Parallel()
+	const raises = "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=ValueError: 3"
+	own := enter(t, sayer(raises))
+	own.must(run(1))
+	if f := own.ears.awaitFailure(t, 1); f.Cause != role.Reported || f.Detail != "ValueError: 3" {
+		t.Errorf("failure %+v, want the worker's own exception", f)
+	}
+	r := workerOf(saying + `[ $RANK = 0 ] || exec sleep 1000; say "$RAISES"; exit 3`)
+	r.Env["RAISES"] = raises
+	wrapped := enter(t, r)
+	wrapped.must(run(1))
+	if f := wrapped.ears.awaitFailure(t, 1); f.Cause != role.Exited || !strings.HasPrefix(f.Detail, "ValueError: 3; exit code 3") {
+		t.Errorf("failure %+v, want the end with what the child has raised", f)
+	}
+}
+
+// shows: FAULT-A1
+func TestAForeignProcessIsDroppedCountedAndSaidOnceUnlessTheRoleAdmitsIt(t *testing.T) {
+	t.Parallel()
+	for _, access := range []job.NotifyAccess{job.ProcessTree, job.AnyProcess} {
+		t.Run(string(access), func(t *testing.T) {
+			t.Parallel()
+			r := workerOf(`[ $RANK = 0 ] || exec sleep 1000; echo $NOTIFY_SOCKET; exec sleep 1000`)
+			r.NotifyAccess = access
+			s := enter(t, r)
+			s.must(run(1))
+			eventually(t, "the socket's name", func() bool { return strings.HasSuffix(s.log(1, 0, "stdout"), "\n") })
+			socket, life := strings.TrimSpace(s.log(1, 0, "stdout")), s.life(1, 0)
+			for _, word := range []string{"X_VIGIL_STEP=41", "X_VIGIL_STEP=42", "READY=1\nX_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=not its own"} {
+				if err := notify.Send(socket, word); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if access == job.AnyProcess {
+				s.ears.await(t, "the steps", func() bool { return slices.Contains(s.ears.beats, beat{life, 42, true}) })
+			} else {
+				s.ears.await(t, "the count", func() bool { return s.ears.foreign == 3 })
+				s.ears.await(t, "the notice", func() bool { return len(s.ears.notices) > 0 })
+				s.ears.mu.Lock()
+				if n := s.ears.notices; len(n) != 1 || !strings.Contains(n[0], fmt.Sprintf("pid %d", os.Getpid())) || len(s.ears.beats) > 0 {
+					t.Errorf("notices %q, beats %v: want one notice that names us, and no beat", n, s.ears.beats)
+				}
+				s.ears.mu.Unlock()
+			}
+			if failed := s.ears.failed(); len(failed) > 0 {
+				t.Errorf("failures %+v", failed)
+			}
+		})
+	}
+}
+
+// shows: FAULT-A1
+//
+// A sender that has ended before anybody looks is believed as a child is: one may have been its parent.
+func TestTheWordOfASenderThatIsGoneCounts(t *testing.T) {
+	t.Parallel()
+	socat, err := exec.LookPath("socat")
+	if err != nil {
+		socat = ""
+	}
+	for name, command := range map[string]string{
+		"a program that ends at once": saying + `say "X_VIGIL_ERROR=said in passing"`,
+		"socat":                       `printf 'X_VIGIL_ERROR=said in passing' | ` + socat + ` - UNIX-SENDTO:$NOTIFY_SOCKET`,
+		"a daemon that ends at once":  `(setsid sh -c 'VIGIL_TEST_AS=say "$SELF" "X_VIGIL_ERROR=said in passing" exit:0' &)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "socat" && socat == "" {
+				t.Skip("SKIPPED: socat is not installed")
+			}
+			s := enter(t, workerOf(`[ $RANK = 0 ] || exec sleep 1000; `+command+`; exec sleep 1000`))
+			s.must(run(1))
+			if f := s.ears.awaitFailure(t, 1); f.Cause != role.Reported || f.Detail != "said in passing" {
+				t.Errorf("failure %+v", f)
+			}
+		})
+	}
+}
