@@ -105,6 +105,9 @@ func (w watcher) Starved(life role.Life, waited time.Duration) { w.Store.Starved
 
 func (watcher) Notice(role.Life, string) {}
 
+// Foreign is dropped.
+func (watcher) Foreign(role.Life, uint64) {}
+
 func (w watcher) Failed(f role.Failure, _ rpc.ServiceID) { w.Report(f) }
 
 func (w watcher) Worker(_ rpc.ServiceID, s rpc.WorkerState) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vigil/internal/wire/notify"
 )
 
 // How much of a user's commands is borne.
@@ -147,7 +149,8 @@ func (h *hook) once(e errand) (said string, err error) {
 	}
 	var out tailWriter
 	cmd := exec.CommandContext(ctx, e.argv[0], e.argv[1:]...)
-	cmd.Dir, cmd.Env = e.dir, slices.Concat(h.environ, e.environ)
+	// The controller may be a worker's program, or a service of systemd's: its commands do not speak for it.
+	cmd.Dir, cmd.Env = e.dir, notify.Mute(slices.Concat(h.environ, e.environ))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(e.input), &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

@@ -12,6 +12,7 @@ import (
 	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/role"
+	"vigil/internal/wire/notify"
 )
 
 // setting is everything that one worker's environment and command are made from.
@@ -87,7 +88,7 @@ func inherited(base []string) map[string]string {
 		key, value, ok := strings.Cut(kv, "=")
 		switch {
 		case !ok, key == "", strings.HasPrefix(key, envPrefix), isAddrs(key):
-		case slices.Contains(torchNames, key), slices.Contains(supervisorNames, key):
+		case slices.Contains(torchNames, key), slices.Contains(supervisorNames, key), key == notify.HookPID:
 		default:
 			env[key] = value
 		}

@@ -33,6 +33,14 @@ func injectedPath(folder string, env map[string]string) string {
 	return folder + string(os.PathListSeparator) + pythonPath
 }
 
+// withoutHook returns a worker's PYTHONPATH without the folder of the optimizer hook.
+func withoutHook(folder, pythonPath string) string {
+	if folder == "" {
+		return pythonPath
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(pythonPath, folder), string(os.PathListSeparator))
+}
+
 // injects says whether the workers of a role get the optimizer hook.
 func injects(r *job.Role) bool { return r.Progress.Source == job.FromHook }
 

@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
+	"vigil/internal/wire/notify"
 )
 
 // The times of a probe that names none.
@@ -147,7 +149,8 @@ func askTCP(ctx context.Context, w *worker, p job.TCPProbe) error {
 	return conn.Close()
 }
 
-// askExec runs a command with the worker's own environment; exit status 0 is the good answer.
+// askExec runs a command with the worker's environment, less what would let it speak for the worker; exit status 0 is
+// the good answer.
 func (s *Service) askExec(ctx context.Context, w *worker, command []string) error {
 	args := make([]string, len(command))
 	for i, arg := range command {
@@ -156,14 +159,14 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 			return fmt.Errorf("probe: %w", err)
 		}
 	}
-	p, err := s.keeper.Start(proc.Spec{Path: args[0], Args: args[1:], Dir: s.opts.Role.Workdir, Env: w.env, DieWithParent: true})
+	p, err := s.keeper.Start(proc.Spec{Path: args[0], Args: args[1:], Dir: s.opts.Role.Workdir, Env: s.probeEnv(w), DieWithParent: true})
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
-		// By its session alone: the mark in its environment is the worker's own.
+		// By its session alone: the mark is that of all probes of the worker.
 		if _, err := s.keeper.Clear(context.WithoutCancel(ctx), proc.Tree{Sessions: []proc.Ident{p.Ident()}}); err != nil {
 			return fmt.Errorf("end probe %s: %w", args[0], err)
 		}
@@ -172,6 +175,39 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 		return fmt.Errorf("probe %s: %s", args[0], exit)
 	}
 	return nil
+}
+
+// probeEnv is a worker's environment for those who ask how it is.
+func (s *Service) probeEnv(w *worker) []string {
+	env := notify.Mute(w.env)
+	for i, pair := range env {
+		switch name, value, _ := strings.Cut(pair, "="); name {
+		case proc.Mark:
+			env[i] = name + "=" + probeMark(w)
+		case "PYTHONPATH":
+			env[i] = name + "=" + withoutHook(s.hookFolder, value)
+		}
+	}
+	return env
+}
+
+// probeMark is the mark of a worker's probes and of what they leave behind: not the worker's own.
+func probeMark(w *worker) string { return w.life.String() + "/probe" }
+
+// clearProbes ends what exec probes of workers that have ended have left behind.
+func (s *Service) clearProbes(ctx context.Context, lives []*worker) {
+	if !asksByCommand(&s.opts.Role) {
+		return
+	}
+	for _, w := range lives {
+		if _, err := s.keeper.Clear(ctx, proc.Tree{Mark: probeMark(w)}); err != nil {
+			s.log.Warn("what probes have started is left behind", "rank", w.life.Rank, "err", err)
+		}
+	}
+}
+
+func asksByCommand(r *job.Role) bool {
+	return r.Ready != nil && len(r.Ready.Exec) > 0 || r.Alive != nil && len(r.Alive.Exec) > 0
 }
 
 // address is where the worker listens on the leased port of that name.

@@ -78,6 +78,7 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 		s.log.Error("workers cannot be stopped", "left", left, "took", report.Took)
 		return held, &roleapi.HeldError{Role: s.id.Role, Held: left}
 	}
+	s.clearProbes(context.WithoutCancel(ctx), lives)
 	s.clearShm(procs)
 	if left := s.freeDevices(context.WithoutCancel(ctx), lives, report.Seen); len(left) > 0 {
 		s.log.Error("workers have ended, their devices are not free", "left", left)

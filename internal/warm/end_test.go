@@ -182,7 +182,7 @@ func TestAnExceptionThatNobodyCatchesIsReportedBeforeTheInterpreterEnds(t *testi
 	}
 	defer socket.Close()
 	for _, c := range []struct{ name, program, switched, want string }{
-		{"an exception", "import time, atexit\natexit.register(time.sleep, 1)\ndef f(): raise ValueError('no data')\nf()", "1", "X_VIGIL_ERROR=ValueError: no data (train.py:3 in f)"},
+		{"an exception", "import time, atexit\natexit.register(time.sleep, 1)\ndef f(): raise ValueError('no data')\nf()", "1", "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=ValueError: no data (train.py:3 in f)"},
 		{"switched off", "1 / 0", "0", ""},
 		{"a code", "raise SystemExit(4)", "1", ""},
 		{"an interruption", "raise KeyboardInterrupt", "1", ""},

@@ -53,5 +53,5 @@ def report(kind, error, where):
         text = "%s (%s:%s in %s)" % (text[:4000], os.path.basename(frames[-1].filename), frames[-1].lineno, frames[-1].name)
     out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
     out.setblocking(False)
-    out.sendto(b"X_VIGIL_ERROR=" + text.encode("utf-8", "replace"), "\0" + to[1:] if to.startswith("@") else to)
+    out.sendto(b"X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=" + text.encode("utf-8", "replace"), "\0" + to[1:] if to.startswith("@") else to)
     out.close()

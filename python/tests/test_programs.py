@@ -27,7 +27,7 @@ class Program(unittest.TestCase):
 
     def test_an_exception_that_nobody_catches_is_reported_before_the_interpreter_dies(self) -> None:
         said = self.said("import vigil\ndef step():\n  raise RuntimeError('loss is NaN\\nat step 3')\nstep()")
-        self.assertEqual(["X_VIGIL_ERROR=RuntimeError: loss is NaN | at step 3 (<string>:3 in step)"], said)
+        self.assertEqual(["X_VIGIL_ERROR=RuntimeError: loss is NaN | at step 3 (<string>:3 in step)\nX_VIGIL_SOURCE=hook"], said)
         self.assertEqual(1, self.result.returncode)
         self.assertIn("RuntimeError: loss is NaN", self.result.stderr)
 
@@ -40,6 +40,61 @@ class Program(unittest.TestCase):
         self.assertEqual([], self.said("import vigil, sys\nsys.exit(3)"))
         self.assertEqual(3, self.result.returncode)
         self.assertEqual([], self.said("import vigil\nraise KeyboardInterrupt"))
+
+    # shows: FAULT-A1
+    def test_what_a_child_does_not_catch_is_for_the_program_to_judge(self) -> None:
+        prelude = """
+import multiprocessing, os, subprocess, sys, vigil
+def fails(*anything):
+  raise ValueError("of a child")
+def bare():
+  import time; time.sleep(0.01); 1 / 0
+def start(method, target):
+  p = multiprocessing.get_context(method).Process(target=target); p.start(); p.join()
+"""
+        child = "subprocess.run([sys.executable, '-c', %r], **%s)"
+        for name, program in (
+            ("a program", child % ("import vigil; 1/0", {})),
+            ("a program with a session of its own", child % ("import vigil; 1/0", {"start_new_session": True})),
+            ("a program that is decorated", child % ("import vigil; vigil.record(lambda: 1/0)()", {})),
+            ("a program of a program", child % ("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import vigil; 1/0'])", {})),
+            ("a shell's", child % ("import os, sys; os.system(sys.executable + \" -c 'import vigil; 1/0'\")", {})),
+            ("a fork", "if os.fork() == 0: fails()\nos.wait()"),
+            ("a daemon", "if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: bare()\n  os._exit(0)\nos.wait()\nimport time; time.sleep(1)"),
+            ("a forked process", "start('fork', fails)"),
+        ):
+            with self.subTest(name):
+                said = self.said(prelude + program)
+                self.assertEqual(0, self.result.returncode, self.result.stderr)
+                self.assertEqual([], said, self.result.stderr)
+
+    # shows: FAULT-A1
+    def test_the_methods_of_multiprocessing_report_nothing_either(self) -> None:
+        script = os.path.join(self.service.dir, "train.py")
+        with open(script, "w") as file:
+            file.write("import multiprocessing, sys, vigil\ndef fails():\n  raise ValueError('of a child')\nif __name__ == '__main__':\n"
+                       "  p = multiprocessing.get_context(sys.argv[1]).Process(target=fails)\n  p.start()\n  p.join()\n  sys.exit(p.exitcode - 1)")
+        for method in ("fork", "spawn", "forkserver"):
+            with self.subTest(method):
+                env = dict(os.environ, PYTHONPATH=SOURCE, VIGIL_FAULTHANDLER="0", **self.service.environ())
+                result = subprocess.run([sys.executable, script, method], env=env, capture_output=True, text=True, timeout=60)
+                self.assertEqual(0, result.returncode, result.stderr)
+                self.assertIn("of a child", result.stderr)
+                self.assertEqual([], self.service.heard())
+
+    # shows: FAULT-A1
+    def test_what_a_child_reports_explicitly_is_said(self) -> None:
+        report = "import vigil; vigil.report_error('no data')"
+        self.assertEqual(["X_VIGIL_ERROR=no data"], self.said("import subprocess, sys, vigil\nsubprocess.run([sys.executable, '-c', %r])" % report))
+        self.assertEqual(["X_VIGIL_ERROR=no data"], self.said("import os, vigil\nif os.fork() == 0:\n  vigil.report_error('no data')\n  os._exit(0)\nos.wait()"))
+
+    # shows: FAULT-A1
+    def test_a_program_that_another_has_become_reports_and_so_does_one_below_a_shell(self) -> None:
+        said = self.said("import os, sys, vigil\nos.execv(sys.executable, [sys.executable, '-c', 'import vigil; 1/0'])")
+        self.assertEqual(["X_VIGIL_ERROR=ZeroDivisionError: division by zero (<string>:1 in <module>)\nX_VIGIL_SOURCE=hook"], said)
+        env = dict(os.environ, PYTHONPATH=SOURCE, VIGIL_FAULTHANDLER="0", **self.service.environ())
+        subprocess.run(["/bin/sh", "-c", "'%s' -c 'import vigil; 1/0'; exit 3" % sys.executable], env=env, stderr=subprocess.DEVNULL, timeout=60)
+        self.assertEqual(1, len(self.service.heard()))
 
     def test_an_error_is_reported_once_and_fatal_says_more(self) -> None:
         said = self.said("import vigil\nvigil.report_error('no data')\ne = ValueError('x')\nvigil.report_error(e)\nvigil.report_error(e)\n"
@@ -57,7 +112,7 @@ class Program(unittest.TestCase):
         self.assertEqual("TypeError: no", written["message"])
         self.assertIn("in main", written["extraInfo"]["py_callstack"])
         self.assertAlmostEqual(time.time(), int(written["extraInfo"]["timestamp"]), delta=60)
-        self.assertEqual(["X_VIGIL_ERROR=TypeError: no (<string>:4 in main)"], said)
+        self.assertEqual(["X_VIGIL_ERROR=TypeError: no (<string>:4 in main)\nX_VIGIL_SOURCE=hook"], said)
         self.assertEqual(1, self.result.returncode)
 
     def test_an_error_file_that_cannot_be_written_hides_nothing(self) -> None:

@@ -150,29 +150,21 @@ def _report_errors(path):
     """Have an exception that nobody catches reported once its traceback is written: an interpreter with PyTorch in it
     takes a second to end after that."""
     before = sys.excepthook
-    life = os.environ.get("VIGIL_LIFE", "")
+    me = os.getpid()
+    # The first process with a hook reports; what it starts, whose end it may bear, inherits the name and does not.
+    if os.environ.setdefault("VIGIL_HOOK_PID", str(me)) != str(me):
+        return
 
     def excepthook(kind, error, where):
         before(kind, error, where)
         try:
-            if issubclass(kind, Exception) and _is_worker(life) and not getattr(error, "__vigil_reported__", False):
+            if issubclass(kind, Exception) and os.getpid() == me and not getattr(error, "__vigil_reported__", False):
                 error.__vigil_reported__ = True
                 _report(path, kind, error, where)
         except Exception:  # its end will be seen
             pass
 
     sys.excepthook = excepthook
-
-
-def _is_worker(life):
-    """Whether this process is the worker, which leads a session, and none that it has started."""
-    if os.getsid(0) != os.getpid():
-        return False
-    try:
-        with open("/proc/%d/environ" % os.getppid(), "rb") as f:
-            return ("VIGIL_LIFE=%s\0" % life).encode() not in f.read() + b"\0"
-    except OSError:
-        return True
 
 
 def _report(path, kind, error, where):
@@ -189,7 +181,7 @@ def _report(path, kind, error, where):
         text = "%s (%s:%s in %s)" % (text[:4000], os.path.basename(frames[-1].filename), frames[-1].lineno, frames[-1].name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.setblocking(False)
-        s.sendto(b"X_VIGIL_ERROR=" + text.encode("utf-8", "replace"), _address(path))
+        s.sendto(b"X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=" + text.encode("utf-8", "replace"), _address(path))
 
 
 def _begin(forked):

@@ -1,6 +1,10 @@
 package notify
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Sender says what the process that has sent a datagram is to the worker whose socket it came by.
 type Sender int
@@ -93,4 +97,20 @@ func Judge(s Sender, k Kind) Verdict {
 		}
 	}
 	return Dropped
+}
+
+// voice names the variables by which a process speaks as the worker, hears for it, or says why it has failed.
+var voice = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "VIGIL_INBOX", "VIGIL_SERVICE_URL", HookPID, "TORCHELASTIC_ERROR_FILE"}
+
+// HookPID is the variable in which a hook that reports uncaught exceptions notes the process that it reports for. It is
+// no setting: workers begin without it.
+const HookPID = "VIGIL_HOOK_PID"
+
+// Mute returns an environment, a list of NAME=VALUE, without what lets a process speak for a worker: for commands that
+// are started on its behalf and are not the worker.
+func Mute(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.Contains(voice, name)
+	})
 }

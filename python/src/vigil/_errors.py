@@ -24,24 +24,52 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__vigil_reported__"
 _FAULT_SIGNAL = "SIGUSR2"
 
+#: Names the process whose uncaught exceptions are reported: the first with a hook. What it starts inherits the name.
+_HOOK_PID = "VIGIL_HOOK_PID"
+_reports_for = 0
+
 
 def report_error(error: Union[BaseException, str], fatal: bool = False) -> None:
     """Say that this worker has failed. vigil repairs its role at once; the program need not end.
 
     The same exception is reported once, however many handlers it passes. With fatal=True no restart is
-    tried: the job stops. It never raises, never waits, and does nothing outside vigil.
+    tried: the job stops. It counts from any process of the worker, also from a child. It never raises, never
+    waits, and does nothing outside vigil.
     """
+    if _is_new(error, fatal):
+        _say(error, "\nX_VIGIL_FATAL=1" if fatal else "")
+
+
+def _is_new(error: Union[BaseException, str], again: bool = False) -> bool:
+    """Whether an error has not been reported yet; from now on it has."""
     if isinstance(error, BaseException):
-        if getattr(error, _MARK, False) and not fatal:
-            return
+        if getattr(error, _MARK, False) and not again:
+            return False
         try:
             setattr(error, _MARK, True)
         except Exception:  # an exception without a __dict__ is reported again
             pass
-    text = "X_VIGIL_ERROR=" + describe(error)
-    if fatal:
-        text += "\nX_VIGIL_FATAL=1"
+    return True
+
+
+def _say(error: Union[BaseException, str], beside: str) -> None:
+    text = "X_VIGIL_ERROR=" + describe(error) + beside
     _api._quietly(lambda: _api.channel().word(text))
+
+
+def _claim() -> None:
+    """Report for this process from now on, unless a program above it does: that one judges how its children end."""
+    global _reports_for
+    me = str(os.getpid())
+    if os.environ.setdefault(_HOOK_PID, me) == me:
+        _reports_for = os.getpid()
+
+
+def _report_uncaught(error: BaseException) -> None:
+    """Say that an exception ends this program, where this process is the one that reports. A process that it has
+    forked is not."""
+    if _reports_for == os.getpid() and _is_new(error):
+        _say(error, "\nX_VIGIL_SOURCE=hook")
 
 
 def describe(error: Union[BaseException, str]) -> str:
@@ -63,6 +91,9 @@ def describe(error: Union[BaseException, str]) -> str:
 def record(function: F) -> F:
     """Decorate the main function: when it raises, the error is reported and written down.
 
+    In a process that the worker has started, such as a data loader, it is only written down: whether the error ends
+    the worker is for the worker to say.
+
     The file is TORCHELASTIC_ERROR_FILE, in the shape in which torch.distributed.elastic's own @record
     writes it (torch/distributed/elastic/multiprocessing/errors/error_handler.py). The exception goes on.
     """
@@ -72,7 +103,7 @@ def record(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            report_error(error)
+            _report_uncaught(error)
             write_error_file(error)
             raise
 
@@ -113,12 +144,13 @@ def _report_and_pass_on(
         (_hook_before or sys.__excepthook__)(kind, error, where)
     finally:
         if not issubclass(kind, KeyboardInterrupt):
-            report_error(error)
+            _report_uncaught(error)
 
 
 def install() -> None:
     """Report what nobody catches, and have the stacks written on a signal. Done at import, under vigil."""
     global _hook_before
+    _claim()
     if sys.excepthook is not _report_and_pass_on:
         _hook_before = sys.excepthook
         sys.excepthook = _report_and_pass_on
