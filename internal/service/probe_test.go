@@ -64,7 +64,7 @@ func TestWhatAProbeLeavesBehindDoesNotSpeakAndEndsWithTheLife(t *testing.T) {
 		export NOTIFY_SOCKET=$(cat socket)
 		setsid sh -c 'echo $$ > pid; until [ -e go ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" X_VIGIL_ERROR=of-a-daemon' > /dev/null 2>&1 &
 		until [ -s pid ]; do sleep 0.02; done
-		VIGIL_TEST_AS=say "$SELF" X_VIGIL_ERROR=of-a-probe exit:0; touch go; }`}}
+		VIGIL_TEST_AS=say "$SELF" X_VIGIL_ERROR=of-a-probe > /dev/null 2>&1 & touch go; }`}}
 	s := enter(t, r)
 	s.must(run(1))
 	s.ears.awaitState(t, 0, role.WorkerReady)
