@@ -57,6 +57,7 @@ lint: ## golangci-lint, pinned in tools/golangci-lint.mod
 bench: build ## tables on the terminal, and bench/out/NAME.json
 	$(GO) run ./bench/loop
 	$(GO) run ./bench/takeover
+	$(GO) run ./bench/detect -plot docs/detect.svg
 
 bench-restart: build ## a PyTorch job broken under vigil, torchrun and an ideal supervisor; half an hour, and docs/restart.svg
 	$(GO) run ./bench/restart -plot docs/restart.svg

@@ -26,7 +26,7 @@ var levels = [][]string{
 	{"internal/command"},
 	{"cmd/controller", "cmd/service"},
 	{"bench/result"},
-	{"bench/beside", "bench/loop", "bench/restart", "bench/takeover"},
+	{"bench/beside", "bench/detect", "bench/loop", "bench/restart", "bench/takeover"},
 }
 
 // source is one Go file of the tree, read for its imports and calls.
