@@ -1301,10 +1301,11 @@ func (*ToService_Forward) isToService_Order() {}
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`      // empty when the order was carried out
-	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`       // for GetStep, SetStep and Run
-	Pending       bool                   `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"` // SetStep: taken at the next start
-	Held          []string               `protobuf:"bytes,5,rep,name=held,proto3" json:"held,omitempty"`        // Stop: who held on, "rank 2 pid 4711 python3"
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                                                                               // empty when the order was carried out
+	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`                                                                                // for GetStep, SetStep and Run
+	Pending       bool                   `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`                                                                          // SetStep: taken at the next start
+	Held          []string               `protobuf:"bytes,5,rep,name=held,proto3" json:"held,omitempty"`                                                                                 // Stop: who held on, "rank 2 pid 4711 python3"
+	Spoken        map[uint32]int64       `protobuf:"bytes,6,rep,name=spoken,proto3" json:"spoken,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // GetStep: the steps that ranks have said in the life that runs, or ran last
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,6 +1371,13 @@ func (x *Answer) GetPending() bool {
 func (x *Answer) GetHeld() []string {
 	if x != nil {
 		return x.Held
+	}
+	return nil
+}
+
+func (x *Answer) GetSpoken() map[uint32]int64 {
+	if x != nil {
+		return x.Spoken
 	}
 	return nil
 }
@@ -1979,13 +1987,17 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05peers\x18\x06 \x01(\v2\f.vigil.PeersH\x00R\x05peers\x12$\n" +
 	"\x05leave\x18\a \x01(\v2\f.vigil.LeaveH\x00R\x05leave\x12*\n" +
 	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforwardB\a\n" +
-	"\x05order\"p\n" +
+	"\x05order\"\xde\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x18\n" +
 	"\apending\x18\x04 \x01(\bR\apending\x12\x12\n" +
-	"\x04held\x18\x05 \x03(\tR\x04held\"!\n" +
+	"\x04held\x18\x05 \x03(\tR\x04held\x121\n" +
+	"\x06spoken\x18\x06 \x03(\v2\x19.vigil.Answer.SpokenEntryR\x06spoken\x1a9\n" +
+	"\vSpokenEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"!\n" +
 	"\aForward\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\"\x9e\x04\n" +
 	"\x03Run\x12 \n" +
@@ -2051,7 +2063,7 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
@@ -2076,8 +2088,9 @@ var file_vigil_proto_goTypes = []any{
 	(*SetStep)(nil),     // 20: vigil.SetStep
 	(*Peers)(nil),       // 21: vigil.Peers
 	(*Leave)(nil),       // 22: vigil.Leave
-	nil,                 // 23: vigil.Run.PeersEntry
-	nil,                 // 24: vigil.Worker.PortsEntry
+	nil,                 // 23: vigil.Answer.SpokenEntry
+	nil,                 // 24: vigil.Run.PeersEntry
+	nil,                 // 25: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
@@ -2113,16 +2126,17 @@ var file_vigil_proto_depIdxs = []int32{
 	21, // 30: vigil.ToService.peers:type_name -> vigil.Peers
 	22, // 31: vigil.ToService.leave:type_name -> vigil.Leave
 	15, // 32: vigil.ToService.forward:type_name -> vigil.Forward
-	17, // 33: vigil.Run.workers:type_name -> vigil.Worker
-	23, // 34: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	24, // 35: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 36: vigil.Sessions.Open:input_type -> vigil.FromService
-	13, // 37: vigil.Sessions.Open:output_type -> vigil.ToService
-	37, // [37:38] is the sub-list for method output_type
-	36, // [36:37] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	23, // 33: vigil.Answer.spoken:type_name -> vigil.Answer.SpokenEntry
+	17, // 34: vigil.Run.workers:type_name -> vigil.Worker
+	24, // 35: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	25, // 36: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 37: vigil.Sessions.Open:input_type -> vigil.FromService
+	13, // 38: vigil.Sessions.Open:output_type -> vigil.ToService
+	38, // [38:39] is the sub-list for method output_type
+	37, // [37:38] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -2156,7 +2170,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

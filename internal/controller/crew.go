@@ -43,7 +43,6 @@ type crew struct {
 	there     map[role.Life]bool                   // lives that a service has told again
 	launching map[rpc.ServiceID]chan struct{}      // closed once the pid of a service that is being started is known
 	stale     map[role.Name]bool                   // whose services know another definition of the role
-	pending   map[role.Name]int64                  // a step that the next life is to begin with
 	grace     time.Duration                        // of services when everything is closed
 }
 
@@ -69,7 +68,7 @@ func newCrew(c *Controller) *crew {
 		launcher: local.New(local.Options{Keeper: c.ground.keeper, Executable: append(slices.Clone(self), "service"), JobUID: c.uid,
 			RuntimeDir: c.ground.runtime, LogDir: c.ground.logs, Log: c.log, Record: func(o local.Obligation) { w.owes(o) }}),
 		grace:   leaveGrace,
-		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{}, pending: map[role.Name]int64{},
+		members: map[rpc.ServiceID]*member{}, workers: map[rpc.ServiceID]map[int]met{}, leased: map[role.Name][]int{}, ports: map[role.Name]map[int]map[string]int{},
 		told: map[rpc.ServiceID]map[int]role.Life{}, launching: map[rpc.ServiceID]chan struct{}{}, there: map[role.Life]bool{}, stale: map[role.Name]bool{},
 	}
 	for _, n := range c.stale {
@@ -104,17 +103,11 @@ func (w *crew) each(name role.Name, act func(*member) error) error {
 	return group.Wait()
 }
 
-// ReadStep returns the least step that the role's services answer; a step that was set for the next
-// life stands before it.
-func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
-	w.mu.Lock()
-	step, set := w.pending[name]
-	w.mu.Unlock()
-	if set {
-		return step, nil
-	}
+// ReadStep returns what the role's services answer of its step.
+func (w *crew) ReadStep(ctx context.Context, name role.Name) (engine.Steps, error) {
 	var mu sync.Mutex
-	var steps []int64
+	read := engine.Steps{Spoken: map[int]int64{}}
+	answered := 0
 	err := w.each(name, func(m *member) error {
 		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_GetStep{GetStep: &api.GetStep{}}})
 		if err != nil {
@@ -122,16 +115,18 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (int64, error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		steps = append(steps, a.Step)
+		if answered++; answered == 1 || a.Step < read.Step {
+			read.Step = a.Step
+		}
+		for rank, step := range a.Spoken {
+			read.Spoken[int(rank)] = step
+		}
 		return nil
 	})
-	if err == nil && len(steps) == 0 {
+	if err == nil && answered == 0 {
 		err = fmt.Errorf("%s has no service", name)
 	}
-	if err != nil {
-		return 0, err
-	}
-	return slices.Min(steps), nil
+	return read, err
 }
 
 // StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
@@ -221,9 +216,6 @@ func (w *crew) answers(ctx context.Context, m *member) bool {
 
 // WriteStep sets the step of the role's idle services.
 func (w *crew) WriteStep(ctx context.Context, name role.Name, step int64) error {
-	w.mu.Lock()
-	delete(w.pending, name)
-	w.mu.Unlock()
 	return w.each(name, func(m *member) error {
 		_, err := w.hub.Call(ctx, m.id, setStep(step))
 		return err
@@ -232,31 +224,6 @@ func (w *crew) WriteStep(ctx context.Context, name role.Name, step int64) error 
 
 func setStep(step int64) *api.ToService {
 	return &api.ToService{Order: &api.ToService_SetStep{SetStep: &api.SetStep{Step: step}}}
-}
-
-// SetStep sets the step of a role as an operator asks. pending: it is taken at the next start.
-func (w *crew) SetStep(ctx context.Context, name role.Name, step int64) (pending bool, err error) {
-	var mu sync.Mutex
-	err = w.each(name, func(m *member) error {
-		a, err := w.hub.Call(ctx, m.id, setStep(step))
-		mu.Lock()
-		defer mu.Unlock()
-		pending = pending || err != nil || a.Pending
-		return nil
-	})
-	begun := w.engine.Status(name).Begun
-	if pending || len(w.of(name)) == 0 || !begun {
-		w.mu.Lock()
-		w.pending[name] = step
-		w.mu.Unlock()
-		w.engine.SetStep(name, step)
-		if !begun {
-			w.store.SetStep(name, step)
-		}
-		return true, err
-	}
-	w.store.SetStep(name, step)
-	return false, err
 }
 
 // hurry has close kill what is left instead of asking it.

@@ -13,3 +13,11 @@ const rhythmsEvery = 2 * time.Second
 func (c *Controller) followRhythms() func(context.Context) error {
 	return every(rhythmsEvery, c.keeping.Learned)
 }
+
+// stepsEvery is how often the newest steps are written: a controller that finds no service alive goes on from there.
+const stepsEvery = 10 * time.Second
+
+// followSteps keeps the newest steps for the next controller, and returns what ends that.
+func (c *Controller) followSteps() func(context.Context) error {
+	return every(stepsEvery, c.keeping.Steps)
+}

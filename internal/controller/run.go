@@ -185,7 +185,7 @@ func (c *Controller) specs() []health.Spec {
 		if r.Limits.Heartbeat > 0 || r.Limits.Learned {
 			l.Heartbeat = r.Limits.Heartbeat
 		}
-		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Asked: r.Alive != nil, Stateful: r.State == job.Checkpointed, Rejoin: r.Restart.Rejoin, Source: stepSource(r)})
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Limits: l, Probed: r.Ready != nil, Asked: r.Alive != nil, Stateful: r.State == job.Checkpointed, SavedBy: r.Checkpoint.By, Rejoin: r.Restart.Rejoin, Source: stepSource(r)})
 	}
 	return specs
 }
@@ -233,6 +233,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.endings.add("peers", c.crew.followPeers())
 	c.endings.add("supervisor", c.followSupervisor())
 	c.endings.add("rhythms", c.followRhythms())
+	c.endings.add("steps", c.followSteps())
 	c.endings.add("runtime directory", c.followFooting())
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())

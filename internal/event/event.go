@@ -32,9 +32,11 @@ const (
 	WorkerQuarantined Kind = "worker_quarantined" // ready, and not available before it is admitted
 	WorkerFinished    Kind = "worker_finished"
 	WorkerExited      Kind = "worker_exited"
-	FirstStep         Kind = "first_step" // first heartbeat of a role's life
-	StepWentBack      Kind = "step_went_back"
-	StateBehind       Kind = "state_behind"
+	FirstStep         Kind = "first_step"     // first heartbeat of a role's life
+	StepWentBack      Kind = "step_went_back" // a life began below the step that it was given
+	StateBehind       Kind = "state_behind"   // the same, of a role whose work lives in checkpoints
+	StepAhead         Kind = "step_ahead"     // a life began beyond the step that it was given
+	StepsApart        Kind = "steps_apart"    // a run's first life began at another step than that of another role
 	Checkpoint        Kind = "checkpoint"
 	RoleReady         Kind = "role_ready"
 	RoleFinished      Kind = "role_finished"

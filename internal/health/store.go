@@ -86,34 +86,42 @@ func (s *Store) Guess(life role.Life, step int64, at time.Time) Heard {
 
 func (s *Store) beat(w Word) Heard {
 	now := time.Now()
-	life, step := w.Life, w.Step
 	s.mu.Lock()
-	given, behind := int64(0), event.StepWentBack
-	if r, k := s.table.peek(life); k != nil {
-		given = r.given
-		if k.attempt > 1 {
-			given = k.given
-		}
-		if r.Stateful {
-			behind = event.StateBehind
-		}
-	}
 	heard := s.table.Beat(w, now)
+	off, stateful := s.table.off, false
+	if len(off) > 0 {
+		stateful = s.table.records[w.Life.Role].Stateful
+	}
 	s.mu.Unlock()
-	e := about(now, event.FirstStep, life, "")
-	e.Step = step
 	switch heard {
-	case HeardFirst:
-		s.record(e)
-	case HeardWentBack:
-		s.record(e)
-		e.Kind, e.Detail = behind, fmt.Sprintf("given step %d, began at %d", given, *step)
+	case HeardFirst, HeardWentBack:
+		e := about(now, event.FirstStep, w.Life, "")
+		e.Step = w.Step
 		s.record(e)
 	case HeardStale:
-		s.stale(life, "heartbeat")
+		s.stale(w.Life, "heartbeat")
 	default: // the rule, and what the counts show
 	}
+	for _, o := range off {
+		e := about(now, offKind(o.Kind, stateful), o.Life, o.Detail)
+		e.Step = &o.Step
+		s.record(e)
+	}
 	return heard
+}
+
+// offKind is the event that a life is which begins off its step.
+func offKind(kind OffKind, stateful bool) event.Kind {
+	switch {
+	case kind == Ahead:
+		return event.StepAhead
+	case kind == Apart:
+		return event.StepsApart
+	case stateful:
+		return event.StateBehind
+	default:
+		return event.StepWentBack
+	}
 }
 
 func (s *Store) stale(life role.Life, what string) {
@@ -262,13 +270,6 @@ func (s *Store) Begin(name role.Name, step int64) {
 	s.table.Begin(name, step, time.Now())
 }
 
-// SetStep makes n the step of the role's current life, also when it is lower.
-func (s *Store) SetStep(name role.Name, n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.table.SetStep(name, n)
-}
-
 // SetRestarts sets the role's restart count.
 func (s *Store) SetRestarts(name role.Name, n int) {
 	s.mu.Lock()
@@ -354,15 +355,4 @@ func (s *Store) AwaitReady(ctx context.Context, name role.Name, inc int) error {
 			return fmt.Errorf("await %s: not ready: %w", name, context.Cause(ctx))
 		}
 	}
-}
-
-// Standing returns the role's step and the newest step that it has saved, -1 if none is known.
-func (s *Store) Standing(name role.Name) (step, checkpoint int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, ok := s.table.records[name]
-	if !ok {
-		return 0, -1
-	}
-	return r.step(), r.saved
 }

@@ -14,11 +14,12 @@ type Spec struct {
 	Name     role.Name
 	Workers  int
 	Limits   Limits
-	Probed   bool       // it has a ready probe, so a worker that runs is not ready yet
-	Asked    bool       // it has an alive probe
-	Stateful bool       // its work lives in checkpoints
-	Rejoin   job.Rejoin // what a worker that was restarted alone waits for; empty: none is
-	Source   string     // in words, where its steps come from if not from itself; empty: from itself
+	Probed   bool        // it has a ready probe, so a worker that runs is not ready yet
+	Asked    bool        // it has an alive probe
+	Stateful bool        // its work lives in checkpoints
+	SavedBy  job.SavedBy // who may say that a step is saved; empty: all ranks
+	Rejoin   job.Rejoin  // what a worker that was restarted alone waits for; empty: none is
+	Source   string      // in words, where its steps come from if not from itself; empty: from itself
 }
 
 // Table holds the health of every role of one job. It is a plain value for one owner; Store shares it.
@@ -33,6 +34,7 @@ type Table struct {
 	blind    time.Duration // credited since the last sweep
 	stale    uint64
 	lower    uint64
+	off      []Off // of the last word
 }
 
 // record is one role's health.
@@ -42,7 +44,7 @@ type record struct {
 	err         string
 	heartbeat   time.Time
 	given       int64 // the step that the life was given
-	saved       int64 // newest step that every rank that saves has saved; -1: none
+	saved       int64 // newest step that is saved as a whole; -1: none
 	running     bool
 	restarts    int
 	incarnation int
@@ -53,6 +55,9 @@ type record struct {
 	finished    bool
 	rhythm      rhythm
 	ranks       []rank
+	before      []rank // of the life that was fenced, until the next begins; nil: none was
+	stride      int64  // the most by which a step has risen from one word to the next, in any life; 0: not known
+	begins      begins
 }
 
 // rank is one worker's health in the role's current incarnation.
@@ -67,9 +72,12 @@ type rank struct {
 	stepped bool  // has said a step in this life
 	unread  bool  // its steps are noted where they cannot be read
 	saved   int64 // newest step saved, in any life; -1: none
+	saves   int   // how often it has saved a further step
 	verdict bool
 	held    *role.Failure // what else it has failed of since its verdict
 	given   int64         // the step that an attempt after the first was given
+	began   int64         // the first step that it said
+	adopted bool          // its life began under an earlier controller, so nobody knows where
 
 	idle        bool // it was fenced alone and has not begun: it is not judged
 	quarantined bool // it may run, and is not available before somebody admits it
@@ -105,17 +113,17 @@ func NewTable(jobUID string, interval time.Duration, now time.Time, specs ...Spe
 func freshRanks(n int, now time.Time, before []rank) []rank {
 	ranks := make([]rank, n)
 	for i := range ranks {
-		saved := int64(-1)
+		was := rank{saved: -1}
 		if before != nil {
-			saved = before[i].saved
+			was = before[i]
 		}
-		ranks[i] = freshRank(now, saved, 1)
+		ranks[i] = freshRank(now, was, 1)
 	}
 	return ranks
 }
 
-func freshRank(now time.Time, saved int64, attempt int) rank {
-	return rank{attempt: attempt, state: role.WorkerDown, since: now, saved: saved}
+func freshRank(now time.Time, was rank, attempt int) rank {
+	return rank{attempt: attempt, state: role.WorkerDown, since: now, saved: was.saved, saves: was.saves}
 }
 
 // Fence raises the role's incarnation and returns it. Word of earlier lives is dropped from here on,
@@ -126,6 +134,9 @@ func (t *Table) Fence(name role.Name, now time.Time) int {
 		return 0
 	}
 	r.given = r.step()
+	if r.before == nil {
+		r.before = r.ranks
+	}
 	r.incarnation++
 	r.watched, r.running, r.spoken, r.finished = false, false, false, false
 	r.ranks = freshRanks(r.Workers, now, r.ranks)
@@ -141,7 +152,8 @@ func (t *Table) StopWatching(name role.Name) {
 }
 
 // Begin says that the role's workers are about to run from the given step. The role is healthy again
-// and its clocks start now. What it had saved beyond that step is not its own any more. Errors of the life that begins come after this and are kept.
+// and its clocks start now. What any rank had saved beyond that step is not of its line any more. Errors of the
+// life that begins come after this and are kept.
 func (t *Table) Begin(name role.Name, step int64, now time.Time) {
 	r, ok := t.records[name]
 	if !ok {
@@ -149,7 +161,7 @@ func (t *Table) Begin(name role.Name, step int64, now time.Time) {
 	}
 	r.healthy, r.err = true, ""
 	r.given, r.heartbeat = step, now
-	r.saved = min(r.saved, step)
+	r.before, r.begins = nil, begins{}
 	r.watched, r.running = true, true
 	if t.swept.IsZero() {
 		t.swept = now // from the first life on, somebody must listen
@@ -158,6 +170,7 @@ func (t *Table) Begin(name role.Name, step int64, now time.Time) {
 	for i := range r.ranks {
 		r.ranks[i].state = role.WorkerStarting
 	}
+	r.forgetBeyond(step)
 }
 
 // lifeOf returns record and rank that a word belongs to, or counts it as stale.
@@ -204,6 +217,7 @@ type Word struct {
 
 // Beat takes in a heartbeat that arrived now.
 func (t *Table) Beat(w Word, now time.Time) Heard {
+	t.off = nil
 	t.doubt(now)
 	r, k := t.lifeOf(w.Life)
 	if r == nil {
@@ -219,11 +233,13 @@ func (t *Table) Beat(w Word, now time.Time) Heard {
 		t.lower++
 		return HeardLowerStep
 	}
-	if !k.stepped || *w.Step > k.step {
+	first, from := !k.stepped, k.step
+	if first || *w.Step > from {
 		k.rises++
 		k.rose = later(k.rose, w.At)
 	}
 	k.step, k.stepped = *w.Step, true
+	t.begun(r, k, w.Life.Rank, first, from)
 	given := r.given
 	switch {
 	case k.attempt > 1 && k.rises == 1:
@@ -249,38 +265,6 @@ func (r *record) word(i int, at, now time.Time) {
 	k.word, k.suspect = later(k.word, at), ""
 	k.starved, k.hungry, k.credited = "", false, 0
 	r.heartbeat = later(r.heartbeat, at)
-}
-
-// SetStep makes n the step of every rank of the current life, also when it is lower: an operator
-// or the engine has set it and the workers have taken it.
-func (t *Table) SetStep(name role.Name, n int64) {
-	r, ok := t.records[name]
-	if !ok {
-		return
-	}
-	r.given = n
-	for i := range r.ranks {
-		if r.ranks[i].stepped {
-			r.ranks[i].step = n
-		}
-	}
-}
-
-// Checkpoint says that a rank has saved its work of a step.
-func (t *Table) Checkpoint(life role.Life, step int64) Heard {
-	r, k := t.lifeOf(life)
-	if r == nil {
-		return HeardStale
-	}
-	k.saved = max(k.saved, step)
-	least := int64(-1)
-	for i := range r.ranks {
-		if s := r.ranks[i].saved; s >= 0 && (least < 0 || s < least) {
-			least = s
-		}
-	}
-	r.saved = max(r.saved, least)
-	return HeardNext
 }
 
 // Worker takes in what a worker is doing. It reports whether the word was of this life.
@@ -335,18 +319,4 @@ func (t *Table) Report(f role.Failure) Heard {
 	r.healthy, r.err = false, f.Detail
 	t.pending = append(t.pending, f)
 	return HeardFirst
-}
-
-// step is the least step over the ranks that have said one in this life; before that, the one given.
-func (r *record) step() int64 {
-	least, said := int64(0), false
-	for i := range r.ranks {
-		if k := &r.ranks[i]; k.stepped && (!said || k.step < least) {
-			least, said = k.step, true
-		}
-	}
-	if !said {
-		return r.given
-	}
-	return least
 }

@@ -31,6 +31,8 @@ type Record struct {
 	Limit       time.Duration // of silence, as it stands now
 	Learned     bool          // the limit was learned, not given
 	Watched     string        // in words: what the role is watched by
+	Given       int64         // the step that this life was given
+	Off         string        // in words: how it began off that step; empty: it did not, or has not spoken
 	Doubt       string        // in words: which rank is suspect or starved, and why; empty: none
 	Ranks       []RankRecord
 }
@@ -73,6 +75,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 		Healthy: r.healthy, Error: r.err, LastHeartbeat: r.heartbeat, CurrentStep: r.step(), TaskRunning: r.running, RestartCount: r.restarts,
 		Name: name, Incarnation: r.incarnation, Checkpoint: r.saved, Ready: r.ready(), Available: r.available(), Spoken: r.spoken, Finished: r.finished, Paused: r.paused(now),
 		Limit: r.rhythm.shown(r.Limits), Learned: r.Limits.Heartbeat == 0 && r.rhythm.settled(), Watched: r.watchedBy() + r.from(),
+		Given: r.given, Off: r.begins.shown,
 	}
 	for i := range r.ranks {
 		k := &r.ranks[i]
@@ -80,13 +83,9 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 		if since.IsZero() {
 			since = k.since
 		}
-		step := r.given
-		if k.stepped {
-			step = k.step
-		}
 		rec.Ranks = append(rec.Ranks, RankRecord{
 			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
-			PID: k.pid, State: k.shown(), Paused: k.paused(now), Held: k.quarantined, Status: k.status, Step: step, Age: max(0, now.Sub(since)),
+			PID: k.pid, State: k.shown(), Paused: k.paused(now), Held: k.quarantined, Status: k.status, Step: r.workerStep(k), Age: max(0, now.Sub(since)),
 			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
 			Guessed: k.guessed && !k.told, Phases: r.openPhases(i, now), Suspect: k.suspect, Starved: k.starved,
 		})

@@ -12,12 +12,13 @@ import (
 // earlier lives is dropped from here on, and the worker is not judged until BeginWorker. Its peers are
 // judged as before.
 func (t *Table) FenceWorker(name role.Name, rank int, now time.Time) int {
-	_, k := t.worker(name, rank)
+	r, k := t.worker(name, rank)
 	if k == nil {
 		return 0
 	}
-	*k = freshRank(now, k.saved, k.attempt+1)
-	k.idle = true
+	given := r.workerStep(k)
+	*k = freshRank(now, *k, k.attempt+1)
+	k.idle, k.given = true, given
 	t.pending = slices.DeleteFunc(t.pending, func(f role.Failure) bool {
 		return f.Life.Role == name && f.Life.Rank == rank && f.Life.Attempt < k.attempt
 	})
@@ -40,7 +41,7 @@ func (t *Table) BeginWorker(name role.Name, rank int, step int64, now time.Time)
 	if k == nil {
 		return
 	}
-	*k = freshRank(now, k.saved, k.attempt)
+	*k = freshRank(now, *k, k.attempt)
 	k.state, k.given, k.quarantined = role.WorkerStarting, step, r.Rejoin == job.RejoinManual
 	r.heal()
 }
@@ -65,7 +66,7 @@ type Before struct {
 	Attempts    map[int]int // of workers that were restarted alone, by rank
 	Quarantined []int       // ranks of those that nobody had admitted
 	Step        int64       // that the role was given
-	Saved       int64       // newest step that it had saved; -1: none
+	Saved       Saved
 	Was         Standing
 	Rhythm      Rhythm
 }
@@ -89,15 +90,15 @@ func (t *Table) Restore(name role.Name, was Before, now time.Time) {
 	}
 	r.incarnation = was.Incarnation
 	t.Begin(name, was.Step, now)
-	r.saved = was.Saved
 	r.rhythm.restore(was.Rhythm)
 	r.watched, r.running, r.finished = was.Was == AtWork, was.Was == AtWork, was.Was == WellDone
 	for i := range r.ranks {
 		k := &r.ranks[i]
-		k.saved, k.given = was.Saved, was.Step
+		k.given, k.adopted = was.Step, true
 		k.attempt = max(was.Attempts[i], 1)
 		k.quarantined = slices.Contains(was.Quarantined, i)
 	}
+	r.restoreSaved(was.Saved)
 }
 
 // recallApart is how much newer a word must be than the newest that was heard to have been lost on the way: ages are

@@ -161,7 +161,7 @@ func TestOneWorkerCanBePausedAndThePauseIsNotItsSilence(t *testing.T) {
 
 func TestANewControllerKnowsWhatWasSaidToTheOneBefore(t *testing.T) {
 	b := &bed{TB: t, Table: health.NewTable(uid, time.Second, noon, critic(2, explicit)), now: noon}
-	b.Restore("critic", health.Before{Incarnation: 4, Attempts: map[int]int{1: 3}, Quarantined: []int{1}, Step: 40, Saved: 30, Was: health.AtWork}, b.now)
+	b.Restore("critic", health.Before{Incarnation: 4, Attempts: map[int]int{1: 3}, Quarantined: []int{1}, Step: 40, Saved: health.Saved{Whole: 30}, Was: health.AtWork}, b.now)
 	b.sweep()
 	first, second := b.life(0), b.attempt(1, 3)
 	if first.Incarnation != 4 {

@@ -42,6 +42,7 @@ type Role struct {
 	Stop        StopPolicy
 	Limits      Limits
 	Progress    Progress
+	Checkpoint  Checkpoint
 	Logs        Logs
 	Restart     Restart
 	Hooks       Hooks

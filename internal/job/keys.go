@@ -94,6 +94,7 @@ func roleKeys() []Key {
 			phasesKey(),
 			warmUpKey()),
 		progressKey(),
+		checkpointKey(),
 		group("logs", "How much of what workers print is kept.",
 			ofRole("max_size", memory, func(r *Role) *int64 { return &r.Logs.MaxSize }, "`0`: no limit",
 				"A log of this size is put aside under a name with the time, and begun anew; `64Ki` or more."),

@@ -112,6 +112,7 @@ func (j *Job) settle(dir string) {
 			}
 		}
 		r.settleUnit()
+		r.settleCheckpoint()
 		if r.Logs.MaxSize > 0 && r.Logs.Keep == 0 {
 			r.Logs.Keep = defaultKeep
 		}

@@ -43,10 +43,11 @@ const (
 	Incident   Kind = "incident"
 	Policy     Kind = "policy"
 	Health     Kind = "health"
+	Steps      Kind = "steps"
 	Ground     Kind = "ground"
 )
 
-var kinds = []Kind{run, Role, Ledger, Plan, Service, Placement, Lease, Obligation, Incident, Policy, Health, Ground}
+var kinds = []Kind{run, Role, Ledger, Plan, Service, Placement, Lease, Obligation, Incident, Policy, Health, Steps, Ground}
 
 // The bounds of a journal. They are far from what a job needs and keep an error from filling a disk.
 const (

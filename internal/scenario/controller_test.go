@@ -39,7 +39,7 @@ func (w *world) start(ctx context.Context) {
 	for i := range w.job.Roles {
 		r, p := &w.job.Roles[i], w.actors[w.job.Roles[i].Name]
 		p.ranks, p.finished = make([]bool, r.Workers), make([]bool, r.Workers)
-		p.attempts = make([]atomic.Int32, r.Workers)
+		p.attempts, p.behind = make([]atomic.Int32, r.Workers), make([]int64, r.Workers)
 		p.alone = r.Restart.Unit == job.UnitWorker
 	}
 	if err := w.begin(ctx, nil); err != nil {
@@ -52,7 +52,7 @@ func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error 
 	var specs []health.Spec
 	for i := range w.job.Roles {
 		r := &w.job.Roles[i]
-		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed, Rejoin: r.Restart.Rejoin,
+		specs = append(specs, health.Spec{Name: r.Name, Workers: r.Workers, Probed: r.Ready != nil, Stateful: r.State == job.Checkpointed, SavedBy: r.Checkpoint.By, Rejoin: r.Restart.Rejoin,
 			Limits: health.Limits{Start: r.Limits.Start, Heartbeat: r.Limits.Heartbeat, Floor: r.Limits.Floor, Expect: r.Progress.Expect, Phases: r.Limits.Phases}})
 	}
 	w.mu.Lock()

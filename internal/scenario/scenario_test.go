@@ -144,8 +144,8 @@ func (w *world) lines() string {
 			return e.Attempt < 2
 		case event.WorkerStarted, event.RoleReady, event.Checkpoint:
 			return true
-		case event.Moved: // the first start and the last stop are in every story
-			return e.Incident == ""
+		case event.Moved: // the first start and the last stop are in every story, and what each role is given
+			return e.Incident == "" && e.Verb != string(restart.Run)
 		default:
 			return false
 		}
@@ -164,7 +164,7 @@ func (w *world) lines() string {
 	var b strings.Builder
 	for _, e := range shown {
 		e.Seq = 0
-		fmt.Fprintf(&b, "+%-8s %s\n", e.At.Sub(w.began).Round(100*time.Millisecond), e)
+		fmt.Fprintf(&b, "+%-8s %s\n", e.At.Sub(w.began).Round(100*time.Millisecond), shownAs(e))
 	}
 	return b.String()
 }
@@ -176,6 +176,18 @@ func (w *world) judgeLoop() {
 	if d := w.engine.LongestAct(); d > 0 {
 		w.wrong = append(w.wrong, fmt.Sprintf("the repair loop was busy with one thing for %s", d))
 	}
+}
+
+// shownAs is an event as a story shows it: of each life the step that it was given, and where it began.
+func shownAs(e event.Event) string {
+	line := e.String()
+	if e.Kind == event.FirstStep {
+		return strings.Replace(line, string(event.FirstStep), "began", 1)
+	}
+	if ran, is := strings.CutPrefix(line, "moved verb=run "); is {
+		return "ran " + strings.Replace(ran, " step=", " given=", 1)
+	}
+	return line
 }
 
 // do carries out one line of a story.

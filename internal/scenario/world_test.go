@@ -105,6 +105,7 @@ type player struct {
 	hung        map[int]bool
 	mood        string // quiet, stalled or starved; empty: it gets on
 	step        int64
+	behind      []int64 // steps by which each rank is behind, of those that were restarted alone
 	given       int64
 	every       time.Duration
 	slow        map[string]time.Duration // by verb
@@ -183,17 +184,24 @@ func (w hand) took(ctx context.Context, verb string, name role.Name) error {
 	return nil
 }
 
-func (w hand) ReadStep(ctx context.Context, name role.Name) (int64, error) {
+func (w hand) ReadStep(ctx context.Context, name role.Name) (engine.Steps, error) {
 	if err := w.took(ctx, "read_step", name); err != nil {
-		return 0, err
+		return engine.Steps{}, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.actors[name]
 	if !p.service {
-		return 0, errors.New("no service")
+		return engine.Steps{}, errors.New("no service")
 	}
-	return max(p.step, p.given), nil
+	read := engine.Steps{Step: p.given}
+	if p.step > 0 { // its workers have been begun
+		read.Step, read.Spoken = p.step, map[int]int64{}
+		for r := range p.ranks {
+			read.Spoken[r] = p.step - p.behind[r]
+		}
+	}
+	return read, nil
 }
 
 func (w hand) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
@@ -290,6 +298,7 @@ func (w hand) Run(ctx context.Context, name role.Name, inc int, step int64) erro
 	for i := range p.ranks {
 		p.ranks[i], p.finished[i] = !brief, brief
 		p.attempts[i].Store(0)
+		p.behind[i] = 0
 	}
 	ready := role.WorkerReady
 	if p.unready {
@@ -325,14 +334,14 @@ func (w hand) StopWorker(ctx context.Context, name role.Name, rank int, _ engine
 	return nil, nil
 }
 
-func (w hand) RunWorker(ctx context.Context, life role.Life, _ int64) error {
+func (w hand) RunWorker(ctx context.Context, life role.Life, step int64) error {
 	name := life.Role
 	if err := w.took(ctx, "run", name); err != nil {
 		return err
 	}
 	w.mu.Lock()
 	p := w.actors[name]
-	p.ranks[life.Rank] = true
+	p.ranks[life.Rank], p.behind[life.Rank] = true, p.step-step
 	p.attempts[life.Rank].Store(int32(life.Attempt - 1))
 	inc, doomed := p.incarnation, p.doomed
 	w.mu.Unlock()
@@ -363,7 +372,10 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		if (len(p.hung) == 0 || p.alone) && mood == "" { // a rank that hangs holds up its peers
 			p.step++
 		}
-		step, store := p.step, w.store
+		steps, store := make([]int64, len(p.ranks)), w.store
+		for r := range steps {
+			steps[r] = p.step - p.behind[r]
+		}
 		var says []int
 		for r, runs := range p.ranks {
 			if runs && !w.deserted && (len(p.hung) == 0 || p.alone && !p.hung[r]) {
@@ -374,7 +386,7 @@ func (w *world) train(life context.Context, name role.Name, inc int) {
 		for _, r := range says {
 			switch mood {
 			case "":
-				store.Beat(w.life(name, inc, r), &step, time.Now())
+				store.Beat(w.life(name, inc, r), &steps[r], time.Now())
 			case "stalled": // it says that it lives, and gets nowhere
 				store.Beat(w.life(name, inc, r), nil, time.Now())
 			case "quiet": // its service has looked, and it does not wait for a CPU

@@ -22,7 +22,7 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 	case *api.ToService_Stop:
 		answer.Held, err = s.stopFor(ctx, o.Stop)
 	case *api.ToService_GetStep:
-		answer.Step = s.Step()
+		answer.Step, answer.Spoken = s.known()
 	case *api.ToService_SetStep:
 		answer.Step = o.SetStep.GetStep()
 		answer.Pending, err = s.SetStep(ctx, o.SetStep.GetStep())

@@ -15,10 +15,13 @@ const ackTime = 2 * time.Second
 type steps struct {
 	given  int64         // what the current life was started from
 	spoken map[int]int64 // highest step of each rank that has spoken in this life
+	ended  map[int]bool  // ranks of this life that have ended well
 }
 
 // begin forgets all words: the next life starts from given.
-func (s *steps) begin(given int64) { s.given, s.spoken = given, map[int]int64{} }
+func (s *steps) begin(given int64) {
+	s.given, s.spoken, s.ended = given, map[int]int64{}, map[int]bool{}
+}
 
 // said notes a rank's word. A lower step than it has said before is not a step back, only late.
 func (s *steps) said(rank int, step int64) {
@@ -28,19 +31,24 @@ func (s *steps) said(rank int, step int64) {
 }
 
 // forget drops what a rank is taken to have said.
-func (s *steps) forget(rank int) { delete(s.spoken, rank) }
+func (s *steps) forget(rank int) {
+	delete(s.spoken, rank)
+	delete(s.ended, rank)
+}
 
 // took notes that a rank goes on from step, even if that is lower than what it said before.
 func (s *steps) took(rank int, step int64) { s.spoken[rank] = step }
 
 // role returns the role's step: the least over the ranks that have spoken in this life, before that
-// the one that was given.
+// the one that was given. A rank that has ended well does not hold back those that go on.
 func (s *steps) role() int64 {
-	least, spoken := s.given, false
-	for _, step := range s.spoken {
-		if !spoken || step < least {
-			least, spoken = step, true
+	least, spoken, atWork := s.given, false, false
+	for rank, step := range s.spoken {
+		works := !s.ended[rank]
+		if !spoken || works && !atWork || works == atWork && step < least {
+			least = step
 		}
+		spoken, atWork = true, atWork || works
 	}
 	return least
 }
@@ -60,6 +68,17 @@ func (s *Service) Step() int64 {
 		return *s.pendingStep
 	}
 	return s.steps.role()
+}
+
+// known returns the role's step on this service, and what of it the ranks have said themselves in the life that runs.
+func (s *Service) known() (step int64, spoken map[uint32]int64) {
+	step, spoken = s.Step(), map[uint32]int64{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for rank, said := range s.steps.spoken {
+		spoken[uint32(rank)] = said
+	}
+	return step, spoken
 }
 
 // SetStep sets the role's step. Where no worker runs it is what the next life starts from. Running

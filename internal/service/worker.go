@@ -274,6 +274,7 @@ func (s *Service) watch(w *worker) {
 			w.state = role.WorkerDown
 		case exit.Signal == "" && exit.Code == 0:
 			w.state = role.WorkerFinished
+			s.steps.ended[w.life.Rank] = s.lives[w.life.Rank] == w
 		default:
 			w.state = role.WorkerDown
 			f := w.failure(why)

@@ -87,12 +87,13 @@ func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) resul
 }
 
 func (e *Engine) runWorker(ctx context.Context, r *run, w restart.Worker) result {
-	step, _ := e.Health.Standing(w.Role)
+	step := e.workerStep(w)
 	life := role.Life{Role: w.Role, Incarnation: e.state(w.Role).incarnation, Rank: w.Rank, Attempt: r.attempt}
 	e.Health.BeginWorker(w.Role, w.Rank, step)
 	res := bounded(ctx, e.runLimit(w.Role), func(ctx context.Context) error { return e.Crew.RunWorker(ctx, life, step) })
 	res.step = &step
 	if res.err == nil {
+		e.workerHad(w, step)
 		e.charge(func(l restart.Ledger) restart.Ledger { return l.BeganAlone(w, time.Now()) })
 	}
 	return res

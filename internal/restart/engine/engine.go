@@ -102,6 +102,7 @@ type decided struct {
 	was      role.Cause              // of the failure that the earlier controller had decided about
 	failed   []role.Name             // of the earlier plan's roles
 	until    map[role.Name]time.Time // the waits of that plan, as far as they had begun
+	resume   *int64                  // the step of that plan, a global one, if it was worked out
 	done     chan error              // of the operator who waits for it; nil: nobody does
 	failing  map[role.Name]bool      // see failedRoles
 }
@@ -127,13 +128,18 @@ type roleState struct {
 	why         string
 	incarnation int
 	begun       bool
-	mayRun      bool       // workers of it were told to run and are not proved gone
-	unwell      bool       // something of the workers that run, or ran last, has failed
-	cause       role.Cause // of their first failure; empty while they are well
-	byHand      bool       // stopped by an operator
-	decided     int        // newest incarnation that a decision was made about
-	incident    string     // of that decision
-	step        int64      // to resume from
+	mayRun      bool         // workers of it were told to run and are not proved gone
+	unwell      bool         // something of the workers that run, or ran last, has failed
+	cause       role.Cause   // of their first failure; empty while they are well
+	byHand      bool         // stopped by an operator
+	decided     int          // newest incarnation that a decision was made about
+	incident    string       // of that decision
+	step        int64        // that its next life begins from; while one runs, the step that it began from
+	assigned    bool         // the step was assigned and no life has begun from it: see step.go
+	sets        int          // counts how often the step was set by an operator
+	setAt       time.Time    // when it was set last
+	setNumber   uint64       // of the set that came by a service's own door last; see StepSet
+	had         map[int]bool // workers that were restarted alone, and begun from an assigned step
 
 	alone    map[int]lone // by rank, of workers that are restarted alone; the loop's
 	attempts map[int]int  // by rank, the last that was fenced of this incarnation

@@ -39,7 +39,11 @@ type RoleMemory struct {
 	Begun       bool        `json:"begun,omitempty"`    // its workers were told to run
 	ByHand      bool        `json:"by_hand,omitempty"`  // stopped by an operator
 	Finished    bool        `json:"finished,omitempty"` // ended well
-	Step        int64       `json:"step"`               // that its next life begins with
+	Step        int64       `json:"step"`               // that its next life begins from
+	Assigned    bool        `json:"assigned,omitempty"` // whatever is said meanwhile, and no life has begun from it
+	Had         []int       `json:"had,omitempty"`      // ranks that were restarted alone and begun from it
+	SetAt       time.Time   `json:"set_at,omitzero"`    // when an operator has set a step last
+	SetNumber   uint64      `json:"set_number,omitempty"`
 }
 
 // PlanMemory is what is remembered of a plan until it has ended.
@@ -55,6 +59,7 @@ type PlanMemory struct {
 	Cause    role.Cause   `json:"cause,omitempty"`
 	Exit     int          `json:"exit,omitempty"` // of the job, when the action is stop
 	ByHand   bool         `json:"by_hand,omitempty"`
+	Resume   *int64       `json:"resume,omitempty"` // of a global plan: the step that its roles are begun from
 	Failed   []role.Name  `json:"failed,omitempty"` // of its roles: they wait before they are begun again
 	// Until is when each wait ends that has begun.
 	Until map[role.Name]time.Time `json:"until,omitempty"`
@@ -86,7 +91,7 @@ func (e *Engine) remember(roles ...role.Name) map[role.Name]RoleMemory {
 	for _, n := range roles {
 		st := e.roles[n]
 		out[n] = RoleMemory{Incarnation: st.incarnation, Attempts: maps.Clone(st.attempts), Begun: st.begun, ByHand: st.byHand,
-			Finished: st.state == role.Finished, Step: st.step}
+			Finished: st.state == role.Finished, Step: st.step, Assigned: st.assigned, Had: slices.Sorted(maps.Keys(st.had)), SetAt: st.setAt, SetNumber: st.setNumber}
 	}
 	return out
 }
@@ -159,6 +164,6 @@ func (e *Engine) planMemory(r *run) *PlanMemory {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &PlanMemory{ID: r.id, Action: r.plan.Action, Roles: slices.Clone(r.plan.Roles), Alone: r.plan.Alone, Rank: r.plan.Rank,
-		Incident: r.why.incident, Rule: r.why.Rule, Why: r.why.Why, Cause: r.why.cause(), Exit: r.why.Exit, ByHand: r.done != nil,
+		Incident: r.why.incident, Rule: r.why.Rule, Why: r.why.Why, Cause: r.why.cause(), Exit: r.why.Exit, ByHand: r.done != nil, Resume: r.resume,
 		Failed: slices.Sorted(maps.Keys(r.failed)), Until: maps.Clone(r.until)}
 }

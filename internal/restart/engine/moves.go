@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"vigil/internal/job"
 	"vigil/internal/restart"
 	"vigil/internal/role"
 )
@@ -66,9 +65,9 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 			return e.Crew.Start(ctx, m.Role, e.state(m.Role).incarnation)
 		})
 	case restart.WriteStep:
-		return e.writeStep(ctx, r, m.Role)
+		return e.writeStep(ctx, m.Role)
 	case restart.Run:
-		return e.runWorkers(ctx, r, m.Role)
+		return e.runWorkers(ctx, m.Role)
 	case restart.AwaitReady:
 		return e.awaitReady(r, m.Role)
 	default:
@@ -81,56 +80,6 @@ func bounded(ctx context.Context, d time.Duration, act func(context.Context) err
 	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s", d))
 	defer cancel()
 	return result{err: act(ctx)}
-}
-
-func (e *Engine) fence(name role.Name) result {
-	inc := e.Health.Fence(name)
-	step, _ := e.Health.Standing(name)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.roles[name].step = step
-	e.roles[name].incarnation, e.roles[name].begun, e.roles[name].attempts = inc, false, map[int]int{}
-	return result{}
-}
-
-// readStep asks the role's service for its step; one that does not answer is no failure, its last
-// heartbeat is taken then.
-func (e *Engine) readStep(ctx context.Context, name role.Name) result {
-	last, _ := e.Health.Standing(name)
-	step, detail := last, ""
-	if asked := bounded(ctx, readStepLimit, func(ctx context.Context) (err error) { step, err = e.Crew.ReadStep(ctx, name); return err }); asked.err != nil {
-		step, detail = last, "from its last heartbeat"
-	}
-	e.mu.Lock()
-	e.roles[name].step = step
-	e.mu.Unlock()
-	return result{step: &step, detail: detail}
-}
-
-// resumeStep is the step that a role is begun from: in place its own; after a global restart the
-// newest step that every stateful role has saved, or without any the lead role's.
-func (e *Engine) resumeStep(r *run, name role.Name) int64 {
-	if r.plan.Action != role.Global {
-		return e.state(name).step
-	}
-	lead := e.state(e.Job.Lead).step
-	common, found := int64(0), false
-	for i := range e.Job.Roles {
-		if e.Job.Roles[i].State != job.Checkpointed {
-			continue
-		}
-		_, saved := e.Health.Standing(e.Job.Roles[i].Name)
-		if saved < 0 {
-			return lead
-		}
-		if !found || saved < common {
-			common, found = saved, true
-		}
-	}
-	if found {
-		return common
-	}
-	return lead
 }
 
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
@@ -228,37 +177,25 @@ func (e *Engine) place(r *run, name role.Name) result {
 	}
 }
 
-// writeStep gives the idle service the step and wants it confirmed.
-func (e *Engine) writeStep(ctx context.Context, r *run, name role.Name) result {
-	step := e.resumeStep(r, name)
-	res := bounded(ctx, writeStepLimit, func(ctx context.Context) error {
-		if err := e.Crew.WriteStep(ctx, name, step); err != nil {
-			return err
-		}
-		back, err := e.Crew.ReadStep(ctx, name)
-		if err == nil && back != step {
-			err = fmt.Errorf("wrote step %d, the service answers %d", step, back)
-		}
-		return err
-	})
-	res.step = &step
-	return res
-}
-
-func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result {
-	step, inc := e.resumeStep(r, name), e.state(name).incarnation
+func (e *Engine) runWorkers(ctx context.Context, name role.Name) result {
+	given := e.state(name)
+	step := given.step
 	e.Health.Begin(name, step)
 	e.mu.Lock()
 	st := e.roles[name]
-	st.begun, st.mayRun, st.unwell, st.cause, st.byHand, st.step, st.state, st.why = true, true, false, "", false, step, role.Starting, "its workers start"
+	st.begun, st.mayRun, st.unwell, st.cause, st.byHand, st.state, st.why = true, true, false, "", false, role.Starting, "its workers start"
 	st.alone = map[int]lone{}
 	e.mu.Unlock()
-	res := bounded(ctx, e.runLimit(name), func(ctx context.Context) error { return e.Crew.Run(ctx, name, inc, step) })
+	res := bounded(ctx, e.runLimit(name), func(ctx context.Context) error { return e.Crew.Run(ctx, name, given.incarnation, step) })
 	res.step = &step
+	e.mu.Lock()
 	if res.err != nil {
-		e.mu.Lock()
 		st.begun = false
-		e.mu.Unlock()
+	} else if st.sets == given.sets { // else it was set anew for the life after this one
+		st.assigned, st.had = false, nil
+	}
+	e.mu.Unlock()
+	if res.err != nil {
 		return res
 	}
 	e.charge(func(l restart.Ledger) restart.Ledger { return l.Began(name, time.Now()) })

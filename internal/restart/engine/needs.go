@@ -10,8 +10,9 @@ import (
 
 // Crew is what moves act on: the services of a role and their workers, wherever they run.
 type Crew interface {
-	// ReadStep asks the role's living services for its step.
-	ReadStep(ctx context.Context, name role.Name) (int64, error)
+	// ReadStep asks the role's living services for its step. With an error it returns what those know that have
+	// answered.
+	ReadStep(ctx context.Context, name role.Name) (Steps, error)
 	// StopWorkers ends the role's workers and answers when it is proved that nothing of them is left.
 	// held names who did not go by itself. A role that has no service has no workers.
 	StopWorkers(ctx context.Context, name role.Name, how Stop) (held []string, err error)
@@ -88,6 +89,9 @@ type Health interface {
 	SetStep(name role.Name, step int64)
 	SetRestarts(name role.Name, n int)
 	Standing(name role.Name) (step, checkpoint int64)
+	// Reached takes in what the role's services know of its step, by rank, and returns the newest that is known of the
+	// life that runs, or was fenced last.
+	Reached(name role.Name, spoken map[int]int64) (step int64)
 	AwaitReady(ctx context.Context, name role.Name, incarnation int) error
 	Report(f role.Failure)
 	// Rose returns when a step of the role last rose in its current life; zero if none has.
@@ -100,6 +104,8 @@ type Health interface {
 	// FenceWorker and BeginWorker are Fence and Begin for one worker; its peers are judged as before.
 	FenceWorker(name role.Name, rank int) (attempt int)
 	BeginWorker(name role.Name, rank int, step int64)
+	// WorkerStep returns the step that one worker goes on from: its own.
+	WorkerStep(name role.Name, rank int) int64
 	// Available returns how many of the role's workers are ready, admitted and well.
 	Available(name role.Name) int
 }

@@ -40,7 +40,14 @@ func (e *Engine) resume(ctx context.Context) {
 	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures[max(0, len(m.Failures)-keepFailures):])
 	for n, was := range m.Roles {
 		if st, ok := e.roles[n]; ok {
-			st.incarnation, st.byHand, st.step = was.Incarnation, was.ByHand, was.Step
+			st.incarnation, st.byHand, st.step, st.assigned = was.Incarnation, was.ByHand, was.Step, was.Assigned
+			st.setAt, st.setNumber = was.SetAt, was.SetNumber
+			for _, rank := range was.Had {
+				if st.had == nil {
+					st.had = map[int]bool{}
+				}
+				st.had[rank] = true
+			}
 			st.attempts = map[int]int{} // nil where none were remembered
 			maps.Copy(st.attempts, was.Attempts)
 		}
@@ -139,7 +146,7 @@ func stopping(plans []PlanMemory) (PlanMemory, bool) {
 // finishPlan sees to it that a plan of an earlier controller comes to its end. What it returns still has
 // replaces if no plan was begun for that.
 func (e *Engine) finishPlan(ctx context.Context, p PlanMemory, m *Remembered, found lives) *decided {
-	why := &decided{incident: p.Incident, replaces: p.ID, was: p.Cause, failed: p.Failed, until: p.Until, Decision: restart.Decision{Action: p.Action, Roles: p.Roles, Rule: p.Rule, Alone: p.Alone, Rank: p.Rank,
+	why := &decided{incident: p.Incident, replaces: p.ID, was: p.Cause, failed: p.Failed, until: p.Until, resume: p.Resume, Decision: restart.Decision{Action: p.Action, Roles: p.Roles, Rule: p.Rule, Alone: p.Alone, Rank: p.Rank,
 		Why: fmt.Sprintf("begun by an earlier controller: %s", p.Why)}}
 	switch {
 	case p.ByHand:

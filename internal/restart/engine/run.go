@@ -31,6 +31,7 @@ type run struct {
 	done     chan error // answered at the end; may be nil
 	attempt  int        // of the worker that a plan for one begins
 	id       int        // in memory
+	resume   *int64     // of a global plan: the step that its roles are begun from, once that is known; guarded by Engine.mu
 }
 
 // aboutWorker has an event of the plan say which worker it is about, where that is one.
@@ -135,12 +136,19 @@ func (e *Engine) fenceAll(ctx context.Context, r *run) []restart.Move {
 // or changes nothing but what we know, is not held up.
 func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move, recorded <-chan error) error {
 	acted := false
+	var assigned func(context.Context) error // waits until the step of a global restart is on the disk; nil: it is
 	for i := 0; i < len(moves); {
 		if verb := moves[i].Verb; !acted && verb != restart.ReadStep && verb != restart.StopHeartbeat {
 			if err := <-recorded; err != nil {
 				return err
 			}
 			acted = true
+		}
+		if assigned != nil && moves[i].Verb == restart.WriteStep { // no life is given a step that the next controller would not know
+			if err := e.keep(r, assigned); err != nil {
+				return err
+			}
+			assigned = nil
 		}
 		if r.boundary.Err() != nil {
 			return context.Cause(r.boundary)
@@ -154,6 +162,9 @@ func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move, rec
 		err := group.Wait()
 		if err != nil {
 			return err
+		}
+		if verb == restart.ReadStep && r.plan.Action == role.Global {
+			assigned = e.assign(r)
 		}
 		e.sayStage(r, verb)
 	}

@@ -36,7 +36,9 @@ type stage struct {
 	steps  map[role.Name]int64
 	begun  map[role.Name]int // incarnation that runs
 	deaf   map[role.Name]bool
-	wrong  map[role.Name]int64 // added to what a service answers of its step
+	wrong  map[role.Name]int64   // added to what a service answers of its step
+	saved  map[role.Name]int64   // newest checkpoint; absent: none is known
+	given  map[role.Name][]int64 // the steps of all its lives, those too that could not be begun
 
 	dead      bool              // the controller is: nothing that it begins has an effect
 	highest   map[role.Name]int // incarnation that ever ran
@@ -98,11 +100,12 @@ func (s *stage) slow(call string, d time.Duration) {
 	})
 }
 
-func (s *stage) ReadStep(ctx context.Context, name role.Name) (int64, error) {
+func (s *stage) ReadStep(ctx context.Context, name role.Name) (engine.Steps, error) {
 	err := s.call(ctx, "read_step", name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.steps[name] + s.wrong[name], err
+	step := s.steps[name] + s.wrong[name]
+	return engine.Steps{Step: step, Spoken: map[int]int64{0: step}}, err
 }
 
 func (s *stage) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) ([]string, error) {
@@ -132,8 +135,11 @@ func (s *stage) WriteStep(ctx context.Context, name role.Name, step int64) error
 	return err
 }
 
-func (s *stage) Run(ctx context.Context, name role.Name, inc int, _ int64) error {
+func (s *stage) Run(ctx context.Context, name role.Name, inc int, step int64) error {
 	s.mu.Lock()
+	if !s.dead {
+		s.given[name] = append(s.given[name], step)
+	}
 	if before, runs := s.begun[name]; runs && !s.dead {
 		s.mu.Unlock()
 		return fmt.Errorf("workers of incarnation %d are not stopped", before)
@@ -189,7 +195,25 @@ func (s *stage) SetRestarts(role.Name, int) {}
 func (s *stage) Standing(name role.Name) (int64, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.steps[name], -1
+	saved, ok := s.saved[name]
+	if !ok {
+		saved = -1
+	}
+	return s.steps[name], saved
+}
+
+func (s *stage) WorkerStep(name role.Name, _ int) int64 {
+	step, _ := s.Standing(name)
+	return step
+}
+
+func (s *stage) Reached(name role.Name, spoken map[int]int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if step, ok := spoken[0]; ok {
+		return step
+	}
+	return s.steps[name]
 }
 
 func (s *stage) AwaitReady(ctx context.Context, name role.Name, _ int) error {
@@ -284,7 +308,7 @@ func play(t *testing.T, roles []job.Role, test func(*testing.T, *stage)) {
 
 func newStage(roles []job.Role, check restart.HealthCheck, maxGlobal int) *stage {
 	s := &stage{outcome: make(chan engine.Outcome, 1), hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
-		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}, unplaced: map[role.Name]error{}}
+		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, saved: map[role.Name]int64{}, given: map[role.Name][]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}, unplaced: map[role.Name]error{}}
 	j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
 	s.options = engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
 		Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }}

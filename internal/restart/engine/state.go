@@ -30,20 +30,6 @@ func (e *Engine) Ledger() restart.Ledger {
 	return e.ledger.Clone()
 }
 
-// SetStep makes step the one that the role's next life begins with. A restart in place that is under
-// way takes it too, if it has not got so far.
-func (e *Engine) SetStep(name role.Name, step int64) {
-	e.mu.Lock()
-	st, ok := e.roles[name]
-	if ok {
-		st.step = step
-	}
-	e.mu.Unlock()
-	if ok {
-		e.note(name)
-	}
-}
-
 // spent is Ledger for the engine itself. A ledger that stands is never changed: each change makes another.
 func (e *Engine) spent() restart.Ledger {
 	e.mu.Lock()
