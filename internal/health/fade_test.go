@@ -63,7 +63,7 @@ func TestALearnedLimitFades(t *testing.T) {
 	}
 	b.restart("critic", step)
 	next := &bed{TB: t, Table: health.NewTable(uid, 10_000*time.Hour, b.now, critic(1, learned)), now: b.now}
-	next.Restore("critic", health.Before{Incarnation: 2, Step: step, Saved: -1, Was: health.AtWork, Rhythm: read}, next.now)
+	next.Restore("critic", health.Before{Incarnation: 2, Step: step, Saved: health.Saved{Whole: -1}, Was: health.AtWork, Rhythm: read}, next.now)
 	b = next
 	for range 10_000 - 100 {
 		say(time.Second)
