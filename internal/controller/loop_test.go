@@ -37,7 +37,9 @@ func (w slowCrew) slow(ctx context.Context) error {
 	}
 }
 
-func (w slowCrew) ReadStep(ctx context.Context, _ role.Name) (int64, error) { return 7, w.slow(ctx) }
+func (w slowCrew) ReadStep(ctx context.Context, _ role.Name) (engine.Steps, error) {
+	return engine.Steps{Step: 7}, w.slow(ctx)
+}
 func (w slowCrew) StopWorkers(ctx context.Context, _ role.Name, _ engine.Stop) ([]string, error) {
 	return []string{"rank 0"}, w.slow(ctx)
 }
