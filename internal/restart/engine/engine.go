@@ -128,18 +128,13 @@ type roleState struct {
 	why         string
 	incarnation int
 	begun       bool
-	mayRun      bool         // workers of it were told to run and are not proved gone
-	unwell      bool         // something of the workers that run, or ran last, has failed
-	cause       role.Cause   // of their first failure; empty while they are well
-	byHand      bool         // stopped by an operator
-	decided     int          // newest incarnation that a decision was made about
-	incident    string       // of that decision
-	step        int64        // that its next life begins from; while one runs, the step that it began from
-	assigned    bool         // the step was assigned and no life has begun from it: see step.go
-	sets        int          // counts how often the step was set by an operator
-	setAt       time.Time    // when it was set last
-	setNumber   uint64       // of the set that came by a service's own door last; see StepSet
-	had         map[int]bool // workers that were restarted alone, and begun from an assigned step
+	mayRun      bool       // workers of it were told to run and are not proved gone
+	unwell      bool       // something of the workers that run, or ran last, has failed
+	cause       role.Cause // of their first failure; empty while they are well
+	byHand      bool       // stopped by an operator
+	decided     int        // newest incarnation that a decision was made about
+	incident    string     // of that decision
+	nextStep               // what its next life begins from
 
 	alone    map[int]lone // by rank, of workers that are restarted alone; the loop's
 	attempts map[int]int  // by rank, the last that was fenced of this incarnation

@@ -40,14 +40,8 @@ func (e *Engine) resume(ctx context.Context) {
 	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures[max(0, len(m.Failures)-keepFailures):])
 	for n, was := range m.Roles {
 		if st, ok := e.roles[n]; ok {
-			st.incarnation, st.byHand, st.step, st.assigned = was.Incarnation, was.ByHand, was.Step, was.Assigned
-			st.setAt, st.setNumber = was.SetAt, was.SetNumber
-			for _, rank := range was.Had {
-				if st.had == nil {
-					st.had = map[int]bool{}
-				}
-				st.had[rank] = true
-			}
+			st.incarnation, st.byHand = was.Incarnation, was.ByHand
+			st.recall(was)
 			st.attempts = map[int]int{} // nil where none were remembered
 			maps.Copy(st.attempts, was.Attempts)
 		}

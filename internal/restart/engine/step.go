@@ -10,9 +10,28 @@ import (
 	"vigil/internal/role"
 )
 
-// The step that a role's next life begins from has one owner: roleState.step. A fence makes it what the
-// role had reached, the reads before a stop make it exact. Once it is assigned, by a global restart or by an
-// operator, neither changes it until a life has begun from it.
+// nextStep is the owner of the step that a role's next life begins from. A fence makes it what the role had
+// reached, the reads before a stop make it exact. Once it is assigned, by a global restart or by an operator,
+// neither changes it until a life has begun from it.
+type nextStep struct {
+	step      int64        // while a life runs, the one that it began from
+	assigned  bool         // and no life has begun from it
+	sets      int          // counts how often an operator has set it
+	setAt     time.Time    // when that was last
+	setNumber uint64       // of the set that came by a service's own door last; see StepSet
+	had       map[int]bool // workers that were restarted alone, and begun from an assigned step
+}
+
+// recall makes it what an earlier controller has kept.
+func (s *nextStep) recall(was RoleMemory) {
+	*s = nextStep{step: was.Step, assigned: was.Assigned, setAt: was.SetAt, setNumber: was.SetNumber}
+	for _, rank := range was.Had {
+		if s.had == nil {
+			s.had = map[int]bool{}
+		}
+		s.had[rank] = true
+	}
+}
 
 // Steps is what the services of a role know of its step.
 type Steps struct {
