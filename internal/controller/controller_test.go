@@ -221,3 +221,26 @@ func TestAnUnknownRoleIsNamedWithThoseThatAre(t *testing.T) {
 		t.Errorf("answered %s: %s", res.Status, body)
 	}
 }
+
+// A service that was given up because it did not answer may be back by the time its workers are to be
+// stopped: it runs on then, and registers again. It is replaced all the same. Which came first, its word or
+// the order, was chance, and so was whether the pid that somebody had seen was gone after the repair.
+// shows: FAULT-L5
+func TestAServiceThatWasGivenUpIsReplacedAlsoIfItIsBack(t *testing.T) {
+	p := begin(t, "name: back\nroles:\n  a: {command: [sleep, '1000'], distributed: none, restart: {on_failure: in_place}}\n")
+	p.ready(t)
+	before := p.crew.of("a")[0]
+	p.crew.lost(before.id, before.service.PID(), role.Unreachable, "its service is unreachable: the test says so") // and it answers
+	p.until(t, "the second life of the role runs", func() bool {
+		st := p.engine.Status("a")
+		return st.Incarnation == 2 && st.State == role.Running
+	})
+	if after := p.crew.of("a"); len(after) != 1 || after[0].service.PID() == before.service.PID() {
+		t.Errorf("pid %d serves the role still", before.service.PID())
+	}
+	select {
+	case <-before.service.Done():
+	default:
+		t.Error("the service that was given up runs")
+	}
+}

@@ -130,11 +130,17 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (engine.Steps, erro
 }
 
 // StopWorkers asks the role's services to stop their workers; one that was stopped itself is let run on
-// for that. One that does not answer, or cannot prove that nothing is left, is ended itself with
-// everything of it; the former is asked to end before it is killed.
+// for that. One that has been given up, does not answer, or cannot prove that nothing is left, is ended
+// itself with everything of it; but for the last it is asked to end before it is killed. One that has been
+// given up is replaced also where it answers again as soon as it is let run on: which of the two comes first
+// is chance.
 func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
+		if w.isGivenUp(m) {
+			w.takeEvidence(ctx, m, how)
+			return w.remove(ctx, m, silentGrace)
+		}
 		var here []string
 		m.service.Continue()
 		a, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Stop{Stop: &api.Stop{AfterFailure: how.Kind == engine.AfterFailure, Incident: how.Incident, Cause: string(how.Cause)}}})
@@ -158,6 +164,13 @@ func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop)
 		w.giveBack(name)
 	}
 	return held, err
+}
+
+// isGivenUp reports whether a service has been told to be lost.
+func (w *crew) isGivenUp(m *member) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return m.wanted
 }
 
 // remove ends a service and everything of it, with proof.
