@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a script waits for anything on a machine that is busy.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // nobody is the ordinary user that "-nobody" stands for.
 const nobody = 65534
@@ -44,6 +44,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"equal":        equal,       // A B
 	"more":         more,        // A B: A is a greater number than B
 	"until":        untilFile,   // FILE REGEXP: wait until a file has it
+	"quiet":        quiet,       // FILE: wait until nobody has written to it for a second, such as a journal that is up to date
+	"insist":       insist,      // REGEXP PROGRAM ARGS...: run a program, which must succeed, again and again until its output has it
 	"nothing-left": nothingLeft, // [PORT|@FILE...]: nothing of the jobs of this script is there, nor a listener on these ports
 	"no-zombies":   noZombies,   // PID...: wait until none of them is the parent of a zombie
 	"junk":         junk,        // random bytes on the controller's port and on every socket of the runtime directory
@@ -339,6 +341,30 @@ func gone(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	eventually(ts, look)
+}
+
+func insist(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2)
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	eventually(ts, func() error {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if !pattern.MatchString(ts.ReadFile("stdout")) {
+			return fmt.Errorf("%s does not say %s", strings.Join(args[1:], " "), args[0])
+		}
+		return nil
+	})
+}
+
+func quiet(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1)
+	eventually(ts, func() error {
+		info, err := os.Stat(ts.MkAbs(args[0]))
+		ts.Check(err)
+		if age := time.Since(info.ModTime()); age < time.Second {
+			return fmt.Errorf("%s was written to %s ago", args[0], age)
+		}
+		return nil
+	})
 }
 
 func equal(ts *testscript.TestScript, neg bool, args []string) {

@@ -23,7 +23,7 @@ import (
 )
 
 // patience is how long anything may take on a busy machine.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // nobody is an ordinary user.
 const nobody = 65534

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// patience is how long a test waits for what must come, also on a machine that is much too busy.
+const patience = 3 * time.Minute
+
 // printed collects what a controller prints.
 type printed struct {
 	mu  sync.Mutex
@@ -102,9 +105,9 @@ func beginWith(t *testing.T, file string, change func(*Options)) *play {
 // until waits until it is so.
 func (p *play) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !so(); {
+	for end := time.Now().Add(patience); !so(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within 30s: %s", what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -133,33 +136,29 @@ roles:
   d: {command: [sleep, "1000"], distributed: none}
 `
 
-// Four services that each take a second to come up are up after one, not after four.
-// shows: D25
+// Each of four services comes up only when all of them have been started: one that was started after
+// another is up would never come.
+// shows: D25 FAULT-L1
 func TestServicesStartSideBySide(t *testing.T) {
-	began := time.Now()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := begin(t, sleepers, "/bin/sh", "-c", `sleep 1; exec "$0" "$@"`, self)
+	script := `mkdir -p "$0" && : >"$0/$$" || exit 1
+until [ "$(ls "$0" | wc -l)" -ge 4 ]; do sleep 0.05; done
+exec "$@"`
+	p := begin(t, sleepers, "/bin/sh", "-c", script, filepath.Join(t.TempDir(), "started"), self)
 	p.ready(t)
-	if took := time.Since(began); took > 3500*time.Millisecond {
-		t.Errorf("starting took %s", took)
-	}
 }
 
 // A service that ends at its start is not waited for, its last words are shown, and a job in which
 // none comes up ends with its reason.
 // shows: D7 D25
 func TestAServiceThatEndsAtItsStartIsNotWaitedFor(t *testing.T) {
-	began := time.Now()
 	p := begin(t, strings.ReplaceAll(sleepers, "distributed: none", "distributed: none, restart: {escalate_at: 1, backoff: {base: 0}}"), "/bin/sh", "-c", "echo no rights to register >&2; exit 1")
 	out := <-p.out
 	if out.Exit != 1 || out.Rule != "global_budget_spent" {
 		t.Errorf("the job ended with %+v", out)
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("it took %s", took)
 	}
 	for _, want := range []string{"start service", "it ended: exit code 1", "service.0.log"} {
 		if !strings.Contains(p.said.String(), want) {

@@ -74,7 +74,7 @@ func TestARuntimeDirectoryThatCannotBeMadeAgainIsTheReasonOfTheEnd(t *testing.T)
 			t.Errorf("it was said %d times", n)
 		}
 		p.out <- out
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the job goes on")
 	}
 	if ledger := p.engine.Ledger(); ledger.Global != 0 || len(p.history.Incidents()) != 0 {

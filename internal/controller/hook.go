@@ -23,6 +23,7 @@ const (
 	hookLimit   = 30 * time.Second // of one run
 	hookBackOff = time.Second      // before the first retry; doubled before each further one
 	hookRest    = 5 * time.Second  // for what waits when the controller ends
+	hookKilled  = 30 * time.Second // for one that was killed to be gone
 	hookSaid    = 4 << 10          // bytes of its output that are kept for the log
 )
 
@@ -97,7 +98,7 @@ func (h *hook) close() {
 	case <-h.done:
 	case <-limit.C:
 		h.end()
-		limit.Reset(h.rest)
+		limit.Reset(hookKilled)
 		select {
 		case <-h.done:
 		case <-limit.C: // it reads a file from a disk that does not answer

@@ -117,12 +117,12 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 	h.limit, h.backOff, h.rest = 50*time.Millisecond, time.Millisecond, 50*time.Millisecond
 	h.begin()
 	h.tell(notice{"7", "decided", nil}.errand("sleep 1000 & sleep 1000"))
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for strings.Count(said.String(), "not done after 50ms") < 1+hookRetries {
 		if time.Now().After(deadline) {
-			t.Fatalf("after 30s: %s", said.String())
+			t.Fatalf("after %s: %s", patience, said.String())
 		}
 		<-tick.C
 	}
@@ -133,14 +133,13 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("after 30s the command has not begun")
+			t.Fatalf("after %s the command has not begun", patience)
 		}
 		<-tick.C
 	}
-	began := time.Now()
-	h.close()
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the end took %s", took)
+	h.close() // which does not wait for an hour
+	if strings.Contains(said.String(), "left behind") {
+		t.Errorf("a command that was killed is not gone: %s", said.String())
 	}
 }
 

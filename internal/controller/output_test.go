@@ -99,7 +99,7 @@ func TestALogThatIsBegunAnewIsShownOnWithoutALineLost(t *testing.T) {
 		t.Helper()
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(shown.String(), text); <-tick.C {
+		for deadline := time.Now().Add(patience); !strings.Contains(shown.String(), text); <-tick.C {
 			if time.Now().After(deadline) {
 				t.Fatalf("%q is not shown, but %q", text, shown.String())
 			}
@@ -130,12 +130,8 @@ func TestATerminalThatTakesNothingIsGivenUpAtTheEnd(t *testing.T) {
 	out := &terminal{w: w}
 	var following sync.WaitGroup
 	following.Go(func() { follow(path, io.SeekStart, func() bool { return true }, &prefixed{to: out}) })
-	began := time.Now()
-	err := out.finish(context.Background(), &following)
+	err := out.finish(context.Background(), &following) // which returns, although nobody reads
 	if err == nil || !strings.Contains(err.Error(), "the terminal has taken nothing") {
 		t.Errorf("the error is %v", err)
-	}
-	if took := time.Since(began); took > 10*idleTerminal {
-		t.Errorf("it took %s to give the terminal up", took)
 	}
 }

@@ -30,12 +30,16 @@ func TestTheLockOfADeadControllerIsWaitedForAndThatOfALivingOneIsNot(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	if _, err := lockState(path); !errors.As(err, new(*proc.LockedError)) {
-		t.Errorf("a lock of ours is taken twice: %v", err)
+	refused := false // that it can be at once counts, in one of many times: the machine may be busy
+	for began := time.Now(); !refused && time.Since(began) < patience; {
+		asked := time.Now()
+		if _, err := lockState(path); !errors.As(err, new(*proc.LockedError)) {
+			t.Fatalf("a lock of ours is taken twice: %v", err)
+		}
+		refused = time.Since(asked) < lockPatience
 	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("a living holder was waited for, %s", took)
+	if !refused {
+		t.Error("a living holder was waited for")
 	}
 	if err := lock.Unlock(); err != nil {
 		t.Error(err)

@@ -11,9 +11,12 @@ import (
 	"time"
 )
 
+// patience is how long a test waits for what must come, also on a machine that is much too busy.
+const patience = 3 * time.Minute
+
 // soon bounds what must happen, on a machine that may be busy.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

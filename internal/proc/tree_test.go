@@ -77,8 +77,8 @@ func TestTreeMemberThatBecomesAnotherProgramAfterTheSignalIsAskedAgain(t *testin
 		p, d := startShell(t, k, 0, `(trap 'exec sleep 300' TERM; echo >$D/child; while :; do sleep 0.01; done) & trap 'exit 0' TERM; echo $$ >$D/main; wait`)
 		pidsFrom(t, d, "main")
 		eventually(t, "the child to be up", func() bool { return exists(filepath.Join(d, "child")) })
-		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: 20 * time.Second})
-		if r.Took > 15*time.Second || r.Killed > 0 {
+		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: 2 * patience})
+		if r.Took > patience || r.Killed > 0 {
 			t.Errorf("report %+v: want an early end and nobody killed", r)
 		}
 		mustBeGone(t, k, p)
@@ -93,8 +93,8 @@ func TestTreeThatEndsWellEndsTheGraceEarly(t *testing.T) {
 			pidsFrom(t, d, "main")
 			procs = append(procs, p)
 		}
-		r := k.Stop(context.Background(), procs, StopSpec{Grace: time.Minute})
-		if r.Took > 30*time.Second || len(r.Held) > 0 || len(r.Left) > 0 || r.Killed > 0 {
+		r := k.Stop(context.Background(), procs, StopSpec{Grace: 2 * patience})
+		if r.Took > patience || len(r.Held) > 0 || len(r.Left) > 0 || r.Killed > 0 {
 			t.Errorf("report %+v: want an early end and nobody killed", r)
 		}
 		for _, p := range procs {
@@ -111,7 +111,7 @@ func TestTreeThatIsStoppedHearsTheSignal(t *testing.T) {
 		p, d := startShell(t, k, 0, `trap 'exit 5' TERM; echo $$ >$D/main; kill -STOP $$; while :; do sleep 0.01; done`)
 		id := pidsFrom(t, d, "main")[0]
 		eventually(t, "it is stopped", func() bool { e, _ := readEntry(id.PID); return e.State == 'T' })
-		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: time.Minute})
+		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: 2 * patience})
 		if e := p.Exit(); e.Code != 5 || r.Killed > 0 {
 			t.Errorf("exit %+v, report %+v: want the handler's code 5", e, r)
 		}
@@ -126,7 +126,7 @@ trap 'sleep 0.3; test -e $D/child-heard && exit 9; exit 4' TERM
 echo $$ >$D/main
 while :; do sleep 0.01; done`)
 		ids := pidsFrom(t, d, "main", "child")
-		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: time.Minute})
+		r := k.Stop(context.Background(), []*Process{p}, StopSpec{Grace: 2 * patience})
 		if e := p.Exit(); e.Code != 4 {
 			t.Errorf("exit %+v: want 4; 9 means that the child was told first", e)
 		}
@@ -160,7 +160,7 @@ echo $$ >$D/main; wait; sleep 300; :`
 		gone := pidsFrom(t, d, "main", "daemon", "hidden", "bare")
 		stays, d := startShell(t, k, 1, script)
 		kept := pidsFrom(t, d, "main", "daemon", "hidden", "bare")
-		if r := k.Stop(context.Background(), []*Process{goes}, StopSpec{Grace: time.Minute}); len(r.Left) > 0 {
+		if r := k.Stop(context.Background(), []*Process{goes}, StopSpec{Grace: 2 * patience}); len(r.Left) > 0 {
 			t.Errorf("left: %v", r.Left)
 		}
 		mustBeGone(t, k, goes, gone[:3]...)
@@ -169,7 +169,7 @@ echo $$ >$D/main; wait; sleep 300; :`
 				t.Errorf("pid %d of the other rank is gone", id.PID)
 			}
 		}
-		if r := k.Stop(context.Background(), []*Process{stays}, StopSpec{Grace: time.Minute}); len(r.Left) > 0 {
+		if r := k.Stop(context.Background(), []*Process{stays}, StopSpec{Grace: 2 * patience}); len(r.Left) > 0 {
 			t.Errorf("left: %v", r.Left)
 		}
 		mustBeGone(t, k, stays, kept...)

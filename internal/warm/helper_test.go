@@ -16,6 +16,9 @@ import (
 	"vigil/internal/proc"
 )
 
+// patience is how long a test waits for what must come, also on a machine that is much too busy.
+const patience = 3 * time.Minute
+
 func TestMain(m *testing.M) {
 	if os.Getenv(serviceMode) != "" {
 		beService()
@@ -183,18 +186,18 @@ func (r *run) end(t testing.TB) (out, err string) {
 
 func within(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
-	timer := time.NewTimer(30 * time.Second)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case <-c:
 	case <-timer.C:
-		t.Fatalf("not within 30 s: %s", what)
+		t.Fatalf("not within %s: %s", patience, what)
 	}
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -202,7 +205,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("not within 30 s: %s", what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 	}
 }
@@ -210,7 +213,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // mustTell waits for a notice that has all the words.
 func (b *bench) mustTell(words ...string) {
 	b.t.Helper()
-	timer := time.NewTimer(30 * time.Second)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case text := <-b.told:

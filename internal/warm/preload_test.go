@@ -223,7 +223,7 @@ func TestThePreloadedLibrarySpeaksForItsWorker(t *testing.T) {
 	if out, errs := b.fork(s).end(t); out != "True True\n" {
 		t.Errorf("it printed %q and %q", out, errs)
 	}
-	socket.SetReadDeadline(time.Now().Add(20 * time.Second))
+	socket.SetReadDeadline(time.Now().Add(patience))
 	var said []string
 	for !slices.Contains(said, "X_VIGIL_STEP=7") {
 		buf := make([]byte, 4096)

@@ -32,7 +32,7 @@ func TestServiceEndsInOrderWithinTheGrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := b.Stop(context.Background(), "actor", 0, time.Minute)
-		if err != nil || len(r.Held) > 0 || len(r.Left) > 0 || r.Took > 30*time.Second {
+		if err != nil || len(r.Held) > 0 || len(r.Left) > 0 || r.Took > patience {
 			t.Errorf("report %+v, %v", r, err)
 		}
 		if e := s.Exit(); e.Code != 0 || e.Signal != "" || !slices.Equal(e.Tail, []string{"options VIGIL_OPT_ROLE=actor", "ended in order"}) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -72,7 +71,7 @@ func TestSharedMemoryThatOthersUseIsTriedAgainWhenTheJobEnds(t *testing.T) {
 		t.Fatal("it was taken from a living process")
 	}
 	f.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := b.Close(ctx); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 const (
 	testJob   = "rl-0123abcd"
 	testToken = "secret"
-	patience  = 20 * time.Second
+	patience  = 2 * time.Minute // for what must come, also on a machine that is much too busy
 )
 
 // folder returns a new folder with a path short enough for sockets.
@@ -268,6 +268,7 @@ type peerServer struct {
 
 	mu       sync.Mutex
 	isBeats  []*api.HeartBeatRequest
+	last     time.Time // when the last of them came
 	notices  []*api.HeartBeatRequest
 	isBeat   func(context.Context, int) error // called with the number of the call, from 1
 	register func() (*api.RegisterWorkerProcessReply, error)
@@ -297,6 +298,12 @@ func (p *peerServer) polls() int {
 	return len(p.isBeats)
 }
 
+func (p *peerServer) lastPoll() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
 func (p *peerServer) firstPoll() *api.HeartBeatRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -311,7 +318,7 @@ func (p *peerServer) noticed() int {
 
 func (p *peerServer) IsBeat(ctx context.Context, r *api.HeartBeatRequest) (*api.HeartBeatReply, error) {
 	p.mu.Lock()
-	p.isBeats = append(p.isBeats, r)
+	p.isBeats, p.last = append(p.isBeats, r), time.Now()
 	n := len(p.isBeats)
 	p.mu.Unlock()
 	if p.isBeat != nil {

@@ -110,10 +110,9 @@ func TestAServicePollsTheControllerWhileItsSessionIsBlocked(t *testing.T) {
 	if l.beats == l.words {
 		t.Error("polls and session share a channel")
 	}
-	begin := time.Now()
 	l.stop()
-	if err := l.awaitEnd(t); err != nil || time.Since(begin) > 5*time.Second {
-		t.Errorf("Run with a blocked session ended with %v after %v", err, time.Since(begin))
+	if err := l.awaitEnd(t); err != nil {
+		t.Errorf("Run with a blocked session ended with %v", err)
 	}
 }
 
@@ -146,7 +145,6 @@ func TestAFailedRegistrationSaysWhy(t *testing.T) {
 	h := startHub(t, "", func(o *HubOptions) {
 		o.Admit = func(r Registration) error { return errors.New("there is no role critic") }
 	})
-	begin := time.Now()
 	for name, test := range map[string]struct {
 		controller, token, want string
 	}{
@@ -154,13 +152,13 @@ func TestAFailedRegistrationSaysWhy(t *testing.T) {
 		"wrong token": {h.target(), "guess", "the token is not this job's"},
 		"refused":     {h.target(), testToken, "there is no role critic"},
 	} {
-		l := newLink(t, test.controller, func(o *LinkOptions) { o.Token = test.token })
+		l := newLink(t, test.controller, func(o *LinkOptions) {
+			o.Token = test.token
+			o.retry = retryPolicy{initial: time.Hour, max: time.Hour} // nothing of that is tried again
+		})
 		if err := l.Register(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
 		}
-	}
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("it took %v to be told", took)
 	}
 }
 
@@ -259,12 +257,17 @@ func TestManyRegisterAndUnregisterAtOnceAndTheCountsAreRight(t *testing.T) {
 	if n := h.ears.count("left"); n != 12*5 {
 		t.Errorf("%d left, want %d", n, 12*5)
 	}
-	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	h.Stop(ctx)
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("Stop within 100 ms took %v beside a service that hangs", took)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		h.Stop(ctx)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal("Stop waits for a service that hangs")
 	}
 }
 
