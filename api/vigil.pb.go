@@ -939,10 +939,11 @@ type WorkerState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Life          *Life                  `protobuf:"bytes,1,opt,name=life,proto3" json:"life,omitempty"`
 	Pid           int64                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`   // a word of role.WorkerState
-	Exit          *Exit                  `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`     // when state is finished or down
-	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // STATUS= of the worker, in its own words
-	Past          *Past                  `protobuf:"bytes,6,opt,name=past,proto3" json:"past,omitempty"`     // in Hello only
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`     // a word of role.WorkerState
+	Exit          *Exit                  `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`       // when state is finished or down
+	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`   // STATUS= of the worker, in its own words
+	Past          *Past                  `protobuf:"bytes,6,opt,name=past,proto3" json:"past,omitempty"`       // in Hello only
+	Unready       string                 `protobuf:"bytes,7,opt,name=unready,proto3" json:"unready,omitempty"` // while it is starting: what its ready probe met last, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1017,6 +1018,13 @@ func (x *WorkerState) GetPast() *Past {
 		return x.Past
 	}
 	return nil
+}
+
+func (x *WorkerState) GetUnready() string {
+	if x != nil {
+		return x.Unready
+	}
+	return ""
 }
 
 // Past is what a worker has said in its life so far, for a controller that was not there to hear it.
@@ -1957,14 +1965,15 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04core\x18\x03 \x01(\bR\x04core\x12\x10\n" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06sender\x18\x05 \x01(\tR\x06sender\x12\x12\n" +
-	"\x04tail\x18\x06 \x03(\tR\x04tail\"\xb0\x01\n" +
+	"\x04tail\x18\x06 \x03(\tR\x04tail\"\xca\x01\n" +
 	"\vWorkerState\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x1f\n" +
 	"\x04exit\x18\x04 \x01(\v2\v.vigil.ExitR\x04exit\x12\x16\n" +
 	"\x06status\x18\x05 \x01(\tR\x06status\x12\x1f\n" +
-	"\x04past\x18\x06 \x01(\v2\v.vigil.PastR\x04past\"\xac\x02\n" +
+	"\x04past\x18\x06 \x01(\v2\v.vigil.PastR\x04past\x12\x18\n" +
+	"\aunready\x18\a \x01(\tR\aunready\"\xac\x02\n" +
 	"\x04Past\x12\x16\n" +
 	"\x06spoken\x18\x01 \x01(\bR\x06spoken\x12\x15\n" +
 	"\x06age_ms\x18\x02 \x01(\x03R\x05ageMs\x12\x19\n" +

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,6 +138,14 @@ func condition(name string) (bool, error) {
 		probe := filepath.Join("/sys/fs/cgroup/freezer", fmt.Sprintf("vigil-probe-%d", os.Getpid()))
 		err := os.Mkdir(probe, 0o755)
 		return os.Geteuid() == 0 && err == nil && os.Remove(probe) == nil, nil
+	case "ipv6": // on loopback
+		l, err := net.Listen("tcp6", "[::1]:0")
+		if err == nil {
+			l.Close()
+		}
+		return err == nil, nil
+	case "netns": // one with an IPv6 loopback can be made
+		return exec.Command("unshare", "-n", "sh", "-ec", "ip link set lo up; ip addr show dev lo | grep -q ::1").Run() == nil, nil
 	case "torch": // Debian's, python3-torch
 		return imports("/usr/bin/python3", "torch"), nil
 	case "transformers":

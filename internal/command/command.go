@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"vigil/internal/controller"
 	"vigil/internal/example"
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/service"
 	"vigil/internal/settings"
 )
@@ -159,6 +161,9 @@ func (p *program) apply(fs *pflag.FlagSet, o *controller.Options) error {
 		return usage(err)
 	}
 	o.Origins = origins
+	if _, port, err := net.SplitHostPort(o.HTTP); err == nil && origins["http"].Source == settings.Default {
+		o.HTTP = net.JoinHostPort(proc.Loopback(), port) // a machine may have IPv6 only
+	}
 	if origins["heartbeat-timeout"].Source == settings.Default {
 		o.HeartbeatTimeout = 0 // learned
 	} else if o.HeartbeatTimeout == 0 {

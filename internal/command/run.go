@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"vigil/internal/controller"
 	"vigil/internal/devices"
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/settings"
 )
 
@@ -157,7 +159,7 @@ func (r *oneRole) settle(fs *pflag.FlagSet, args []string) error {
 		r.StateDir = r.logDir
 	}
 	if r.Origins["http"].Source == settings.Default {
-		r.HTTP = "127.0.0.1:0"
+		r.HTTP = net.JoinHostPort(proc.Loopback(), "0")
 	}
 	r.AnewAfterInterrupt = true
 	if r.Origins["tee"].Source == settings.Default {

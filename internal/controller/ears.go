@@ -93,6 +93,9 @@ func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
 		e.crew.wasThere(w.Life)
 	}
 	e.store.Worker(w.Life, w.PID, w.State, w.Status)
+	if w.Unready != "" {
+		e.store.Unready(w.Life, w.Unready)
+	}
 	e.crew.hears(id, w)
 	if (w.State == role.WorkerStarting || w.Again) && w.PID > 0 {
 		if who, err := proc.Identify(w.PID); err == nil {

@@ -15,13 +15,11 @@ import (
 	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/journal"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 	"vigil/internal/wire/rpc"
 )
-
-// loopback is the address of every worker: services of this launcher run on this machine.
-const loopback = "127.0.0.1"
 
 // peersDelay is how long changes are gathered before the peers are told.
 const peersDelay = 20 * time.Millisecond
@@ -61,7 +59,7 @@ func (w *crew) runOrders(r *job.Role, squads []squad, incarnation int, step int6
 	for i, s := range squads {
 		orders[i] = &api.Run{
 			Incarnation: uint64(incarnation), ResumeStep: step, WorldSize: uint32(r.Workers), FirstRank: uint32(s.ranks[0]),
-			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: loopback, MasterPort: master,
+			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: proc.Loopback(), MasterPort: master,
 			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON, ControllerUrl: w.url(),
 		}
 		for _, rank := range s.ranks {
@@ -142,7 +140,7 @@ func (w *crew) peersOf(name role.Name) []httpapi.Peer {
 	defer w.mu.Unlock()
 	out := []httpapi.Peer{}
 	for _, k := range rec.Ranks {
-		p := httpapi.Peer{Rank: k.Rank, Address: loopback, Ports: map[string]int{}, State: stateShown(rec, k), Life: k.Life.String()}
+		p := httpapi.Peer{Rank: k.Rank, Address: proc.Loopback(), Ports: map[string]int{}, State: stateShown(rec, k), Life: k.Life.String()}
 		for n, port := range w.ports[name][k.Rank] {
 			p.Ports[n] = port
 		}

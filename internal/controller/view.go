@@ -145,7 +145,7 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 	case st.State == role.Running && !rec.Ready && !rec.Finished && v.canDoWithout(rec):
 		return st.State, cmp.Or(st.Why, fmt.Sprintf("%d of its %d workers are available", rec.Available, len(rec.Ranks)))
 	case st.State == role.Running && !rec.Ready && !rec.Finished:
-		return role.Starting, "not all its workers are ready"
+		return role.Starting, "not all its workers are ready" + unready(rec)
 	case st.State == role.Running && rec.Paused:
 		return st.State, "watching is paused"
 	case st.State == role.Running && rec.Doubt != "":
@@ -155,6 +155,16 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 	default:
 		return st.State, st.Why
 	}
+}
+
+// unready says what the ready probe of the first rank that is not ready met; empty where that is not known.
+func unready(rec health.Record) string {
+	for _, k := range rec.Ranks {
+		if k.State == role.WorkerStarting && k.Unready != "" {
+			return fmt.Sprintf(": rank %d: %s", k.Rank, k.Unready)
+		}
+	}
+	return ""
 }
 
 // stateShown is a worker's state as its peers see it.

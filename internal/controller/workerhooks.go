@@ -11,6 +11,7 @@ import (
 
 	"vigil/internal/event"
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 )
 
@@ -142,7 +143,7 @@ func (h *workerHooks) compose(e *errand, r *job.Role, about ready, state role.Wo
 	for name, port := range about.ports {
 		numbers[name] = int(port)
 	}
-	if address := mainAddress(loopback, numbers); address != "" {
+	if address := mainAddress(proc.Loopback(), numbers); address != "" {
 		e.environ = append(e.environ, "VIGIL_WORKER_ADDR="+address)
 	}
 	if err := errors.Join(errs...); err != nil {

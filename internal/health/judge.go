@@ -132,6 +132,9 @@ func (r *record) failure(i int, cause role.Cause, now time.Time) role.Failure {
 	switch cause {
 	case role.NotReady:
 		f.Detail = fmt.Sprintf("not ready for %s", age)
+		if k.unready != "" {
+			f.Detail += ": " + k.unready
+		}
 	case role.NoStart:
 		f.Detail = fmt.Sprintf("no first heartbeat for %s", age)
 	default:

@@ -376,3 +376,25 @@ func TestSilenceOfWhichNobodyHasSaidLatelyWhatItIsIsNotJudgedYet(t *testing.T) {
 		t.Errorf("found %+v: a look that never comes must not be waited for longer", b.found)
 	}
 }
+
+// shows: FAULT-F5
+func TestAWorkerThatIsNeverReadyFailsWithWhatItsProbeMet(t *testing.T) {
+	b := newBed(t, health.Spec{Name: "critic", Workers: 2, Probed: true, Limits: explicit})
+	b.Worker(b.life(0), 1, role.WorkerStarting, "")
+	b.Worker(b.life(1), 2, role.WorkerStarting, "")
+	b.Unready(b.life(0), "probe: dial tcp 127.0.0.1:8000: connection refused")
+	b.Unready(b.life(1), "probe: status 503")
+	b.Worker(b.life(1), 2, role.WorkerReady, "")
+	earlier := b.life(0)
+	earlier.Incarnation--
+	b.Unready(earlier, "said of an earlier life")
+	rec, _ := b.Record("critic", b.now)
+	if got := rec.Ranks[0].Unready; got != "probe: dial tcp 127.0.0.1:8000: connection refused" {
+		t.Errorf("rank 0 shows %q", got)
+	}
+	b.pass(30*time.Minute + 2*time.Second)
+	b.wants(role.NotReady)
+	if got, want := b.found[0].Detail, "not ready for 30m1s: probe: dial tcp 127.0.0.1:8000: connection refused"; got != want {
+		t.Errorf("detail %q, want %q", got, want)
+	}
+}

@@ -248,6 +248,14 @@ func (s *Store) Worker(life role.Life, pid int, state role.WorkerState, status s
 	}
 }
 
+// Unready notes what a worker's ready probe met last; see Table.Unready.
+func (s *Store) Unready(life role.Life, met string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.change()
+	s.table.Unready(life, met)
+}
+
 // Fence raises the role's incarnation; see Table.Fence.
 func (s *Store) Fence(name role.Name) int {
 	s.mu.Lock()

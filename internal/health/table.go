@@ -66,6 +66,7 @@ type rank struct {
 	pid     int
 	state   role.WorkerState
 	status  string
+	unready string    // what its ready probe met last; empty: nothing, or it is ready
 	since   time.Time // start of the life, moved on by credits
 	word    time.Time // last word, moved on by credits; zero before the first
 	step    int64
@@ -265,6 +266,13 @@ func (r *record) word(i int, at, now time.Time) {
 	k.word, k.suspect = later(k.word, at), ""
 	k.starved, k.hungry, k.credited = "", false, 0
 	r.heartbeat = later(r.heartbeat, at)
+}
+
+// Unready notes why a starting worker is not ready: what its probe met last, in words.
+func (t *Table) Unready(life role.Life, met string) {
+	if _, k := t.peek(life); k != nil && k.state == role.WorkerStarting {
+		k.unready = met
+	}
 }
 
 // Worker takes in what a worker is doing. It reports whether the word was of this life.

@@ -44,6 +44,7 @@ type RankRecord struct {
 	PID      int
 	State    role.WorkerState
 	Status   string // in the worker's own words
+	Unready  string // what its ready probe met last, while it is starting; may be empty
 	Step     int64
 	Age      time.Duration // since its last word; since its start before the first
 	Spoken   bool
@@ -85,7 +86,7 @@ func (t *Table) Record(name role.Name, now time.Time) (rec Record, ok bool) {
 		}
 		rec.Ranks = append(rec.Ranks, RankRecord{
 			Rank: i, Life: role.Life{Job: t.job, Role: name, Incarnation: r.incarnation, Rank: i, Attempt: k.attempt},
-			PID: k.pid, State: k.shown(), Paused: k.paused(now), Held: k.quarantined, Status: k.status, Step: r.workerStep(k), Age: max(0, now.Sub(since)),
+			PID: k.pid, State: k.shown(), Paused: k.paused(now), Held: k.quarantined, Status: k.status, Unready: k.unready, Step: r.workerStep(k), Age: max(0, now.Sub(since)),
 			Spoken: !k.word.IsZero(), Unwell: k.verdict, Expected: !k.word.IsZero() || r.rhythm.expected(r.Limits, i),
 			Guessed: k.guessed && !k.told, Phases: r.openPhases(i, now), Suspect: k.suspect, Starved: k.starved,
 		})

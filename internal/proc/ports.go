@@ -59,7 +59,7 @@ func (d Dir) VoidLeases() error {
 	return nil
 }
 
-// Lease leases n different ports that can be bound on all addresses and on 127.0.0.1 now. They lie
+// Lease leases n different ports that can be bound on all addresses and on loopback now. They lie
 // outside the range from which the kernel takes ports for outgoing connections, unless that range
 // leaves none. One that was just given back comes again only when all others have had their turn. A
 // lease ends with Release or with the program.
@@ -210,14 +210,14 @@ func ephemeral() (low, high int) {
 	return low, high
 }
 
-// bindable says whether the port is free on all addresses, on 127.0.0.1, and on all addresses of IPv6
+// bindable says whether the port is free on all addresses, on loopback, and on all addresses of IPv6
 // where there is any.
 func bindable(port int) bool {
-	for _, at := range []struct{ network, host string }{{"tcp4", "0.0.0.0"}, {"tcp4", "127.0.0.1"}, {"tcp6", "::"}} {
+	for _, at := range []struct{ network, host string }{{"tcp4", "0.0.0.0"}, {"tcp4", "127.0.0.1"}, {"tcp6", "::"}, {"tcp6", "::1"}} {
 		l, err := net.Listen(at.network, net.JoinHostPort(at.host, strconv.Itoa(port)))
 		if err != nil {
-			if at.network == "tcp6" && !errors.Is(err, unix.EADDRINUSE) {
-				continue // no IPv6 here
+			if noAddress(err) || at.network == "tcp6" && !errors.Is(err, unix.EADDRINUSE) {
+				continue // the machine does not have that address
 			}
 			return false
 		}

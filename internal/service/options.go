@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/roleapi"
 )
@@ -63,7 +64,7 @@ func addFlags(fs *pflag.FlagSet, v *flagValues) {
 	fs.StringVar(&v.IncidentDir, "incident-dir", "", "directory for evidence of workers before they are ended after a failure")
 	fs.StringVar(&v.roleConfig, "role-config", "", "file with the role as the controller resolved it, JSON")
 	fs.DurationVar(&v.ControllerGrace, "controller-grace", 0, "how long the workers go on without a controller")
-	fs.StringVar(&v.HTTP, "http", "127.0.0.1:0", "address of the HTTP endpoints")
+	fs.StringVar(&v.HTTP, "http", net.JoinHostPort(proc.Loopback(), "0"), "address of the HTTP endpoints")
 	fs.StringVar(&v.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&v.LogLevel, "log-level", "info", "debug, info, warn or error")
 }

@@ -2,12 +2,16 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vigil/internal/job"
 	"vigil/internal/proc"
@@ -56,7 +60,7 @@ func (s *Service) probe(w *worker) {
 func (s *Service) becomeReady(w *worker) {
 	s.change(func(out *words) {
 		if s.listensTo(w) && w.state == role.WorkerStarting {
-			w.state = role.WorkerReady
+			w.state, w.unready = role.WorkerReady, ""
 			out.state(w)
 		}
 	})
@@ -87,6 +91,10 @@ func (s *Service) awaitReady(ctx context.Context, w *worker, p job.Probe) bool {
 		if err == nil {
 			return true
 		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.noteUnready(w, err.Error())
 		// The first answers of a worker that starts are no news; that there are none yet is, later.
 		if asked == 30 {
 			s.log.Warn("worker is not ready yet", "rank", w.life.Rank, "err", err)
@@ -96,6 +104,16 @@ func (s *Service) awaitReady(ctx context.Context, w *worker, p job.Probe) bool {
 		case <-ctx.Done():
 			return false
 		}
+	}
+}
+
+// noteUnready keeps what a ready probe has met last: it is the reason if the worker never becomes ready.
+func (s *Service) noteUnready(w *worker, met string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.unready != met && w.state == role.WorkerStarting {
+		w.unready = met
+		s.tellStateSoon(w)
 	}
 }
 
@@ -118,35 +136,36 @@ var asker = &http.Client{
 }
 
 func askHTTP(ctx context.Context, w *worker, p job.HTTPProbe) error {
-	address, err := w.address(p.Port)
+	return w.atLoopback(p.Port, func(address string) error { return getHTTP(ctx, address, p.Path) })
+}
+
+func getHTTP(ctx context.Context, address, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+p.Path, nil)
-	if err != nil {
-		return fmt.Errorf("probe %s: %w", p.Path, err)
+		return fmt.Errorf("probe %s: %w", path, err)
 	}
 	resp, err := asker.Do(req)
 	if err != nil {
+		if inner := new(url.Error); errors.As(err, &inner) && !inner.Timeout() {
+			err = inner.Err // which names the address
+		}
 		return fmt.Errorf("probe: %w", err)
 	}
 	resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
-		return fmt.Errorf("probe %s: status %d, want 200 to 399", p.Path, resp.StatusCode)
+		return fmt.Errorf("probe %s: status %d, want 200 to 399", path, resp.StatusCode)
 	}
 	return nil
 }
 
 func askTCP(ctx context.Context, w *worker, p job.TCPProbe) error {
-	address, err := w.address(p.Port)
-	if err != nil {
-		return err
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("probe: %w", err)
-	}
-	return conn.Close()
+	return w.atLoopback(p.Port, func(address string) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
+		return conn.Close()
+	})
 }
 
 // askExec runs a command with the worker's environment, less what would let it speak for the worker; exit status 0 is
@@ -159,7 +178,9 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 			return fmt.Errorf("probe: %w", err)
 		}
 	}
-	p, err := s.keeper.Start(proc.Spec{Path: args[0], Args: args[1:], Dir: s.opts.Role.Workdir, Env: s.probeEnv(w), DieWithParent: true})
+	said := openNote()
+	defer said.Close()
+	p, err := s.keeper.Start(proc.Spec{Path: args[0], Args: args[1:], Dir: s.opts.Role.Workdir, Env: s.probeEnv(w), Stderr: said, DieWithParent: true})
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
@@ -170,9 +191,12 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 		if _, err := s.keeper.Clear(context.WithoutCancel(ctx), proc.Tree{Sessions: []proc.Ident{p.Ident()}}); err != nil {
 			return fmt.Errorf("end probe %s: %w", args[0], err)
 		}
+		return fmt.Errorf("probe %s: no answer in time%s", args[0], lastLine(said))
 	}
-	if exit := p.Exit(); exit.Signal != "" || exit.Code != 0 {
-		return fmt.Errorf("probe %s: %s", args[0], exit)
+	exit := p.Exit()
+	exit.PID = 0 // of a process that nobody can look for
+	if exit.Signal != "" || exit.Code != 0 {
+		return fmt.Errorf("probe %s: %s%s", args[0], exit, lastLine(said))
 	}
 	return nil
 }
@@ -210,11 +234,27 @@ func asksByCommand(r *job.Role) bool {
 	return r.Ready != nil && len(r.Ready.Exec) > 0 || r.Alive != nil && len(r.Alive.Exec) > 0
 }
 
-// address is where the worker listens on the leased port of that name.
-func (w *worker) address(port string) (string, error) {
+// atLoopback asks where a worker may listen on its leased port of that name: on 127.0.0.1, and where nobody listens there,
+// on ::1, which is what "localhost" means to some programs. Where neither is listened on, it tells what the first one met
+// that this machine has.
+func (w *worker) atLoopback(port string, ask func(address string) error) error {
 	number, ok := w.ports[port]
 	if !ok {
-		return "", fmt.Errorf("probe: no port %q was leased for this worker", port)
+		return fmt.Errorf("probe: no port %q was leased for this worker", port)
 	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(number))), nil
+	at := func(host string) error { return ask(net.JoinHostPort(host, strconv.Itoa(int(number)))) }
+	first := at("127.0.0.1")
+	if !isAbsent(first) && !errors.Is(first, unix.ECONNREFUSED) {
+		return first
+	}
+	second := at("::1")
+	if second != nil && (isAbsent(second) || errors.Is(second, unix.ECONNREFUSED) && !isAbsent(first)) {
+		return first
+	}
+	return second
+}
+
+// isAbsent reports whether a connection failed because the machine does not have that address.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EHOSTUNREACH)
 }

@@ -1,14 +1,23 @@
 package service
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
+	"vigil/internal/wire/rpc"
 )
 
 // shows: FAULT-A1
@@ -87,5 +96,91 @@ func TestTheHookIsTakenOutOfAProbesPath(t *testing.T) {
 		if got := withoutHook(tt.folder, tt.path); got != tt.want {
 			t.Errorf("%q without %q is %q, want %q", tt.path, tt.folder, got, tt.want)
 		}
+	}
+}
+
+// shows: FAULT-F5
+//
+// It covers the three probes that ask, and that the newest reason is the one that is told.
+func TestWhyAWorkerIsNotReadyIsToldWithWhatItsProbeMet(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		probe job.Probe
+		want  string
+	}{
+		"http": {job.Probe{HTTP: &job.HTTPProbe{Port: "http", Path: "/"}}, "probe: dial tcp 127.0.0.1:%s: connect: connection refused"},
+		"tcp":  {job.Probe{TCP: &job.TCPProbe{Port: "http"}}, "probe: dial tcp 127.0.0.1:%s: connect: connection refused"},
+		"exec": {job.Probe{Exec: []string{"/bin/sh", "-c", `echo first >&2; echo "port ${port.http} is closed" >&2; exit 3`}}, "probe /bin/sh: exit code 3: port %s is closed"},
+		"slow": {job.Probe{Exec: []string{"/bin/sh", "-c", `echo "waiting for ${port.http}" >&2; exec sleep 1000`}, Timeout: time.Second}, "probe /bin/sh: no answer in time: waiting for %s"},
+		"loud": {job.Probe{Exec: []string{"/bin/sh", "-c", `head -c 3000000 /dev/zero | tr '\0' x >&2; exit ${port.http}`}}, "probe /bin/sh: exit code"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := workerOf(`exec sleep 1000`)
+			r.Ready = &tt.probe
+			r.Ready.Period = 50 * time.Millisecond
+			s := enter(t, r)
+			port := unused(t)
+			order := run(1)
+			for _, w := range order.GetRun().Workers {
+				w.Ports = map[string]uint32{"http": uint32(port)}
+			}
+			s.must(order)
+			want := strings.ReplaceAll(tt.want, "%s", strconv.Itoa(port))
+			s.ears.await(t, want, func() bool {
+				return slices.ContainsFunc(s.ears.states, func(w rpc.WorkerState) bool {
+					return w.Life.Rank == 0 && w.State == role.WorkerStarting && strings.HasPrefix(w.Unready, want) && len(w.Unready) < 1000
+				})
+			})
+		})
+	}
+}
+
+// unused is a port on which nobody listens.
+func unused(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// shows: FAULT-F5
+func TestAProbeTriesTheLoopbackAddressOfIPv6WhereNobodyListensOnThatOfIPv4(t *testing.T) {
+	refused, absent, other := error(unix.ECONNREFUSED), error(unix.EADDRNOTAVAIL), errors.New("status 503")
+	w := &worker{ports: map[string]uint32{"http": 8000}}
+	for _, tt := range []struct {
+		name      string
+		four, six error
+		want      error
+		asked     int
+	}{
+		{"IPv4 answers", nil, nil, nil, 1},
+		{"IPv4 answers badly", other, nil, other, 1},
+		{"refused, and IPv6 answers", refused, nil, nil, 2},
+		{"refused, and IPv6 answers badly", refused, other, other, 2},
+		{"both refuse", refused, fmt.Errorf("six: %w", refused), refused, 2},
+		{"refused, and there is no IPv6", refused, absent, refused, 2},
+		{"there is no IPv4, and IPv6 refuses", absent, refused, refused, 2},
+		{"there is no IPv4, and IPv6 answers", absent, nil, nil, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var asked []string
+			got := w.atLoopback("http", func(address string) error {
+				asked = append(asked, address)
+				if address == "[::1]:8000" {
+					return tt.six
+				}
+				return tt.four
+			})
+			if got != tt.want || len(asked) != tt.asked || asked[0] != "127.0.0.1:8000" {
+				t.Errorf("%v after asking %v, want %v after %d", got, asked, tt.want, tt.asked)
+			}
+		})
+	}
+	if err := w.atLoopback("grpc", func(string) error { return nil }); err == nil {
+		t.Error("a port that was not leased was asked")
 	}
 }

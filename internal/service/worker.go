@@ -50,6 +50,7 @@ type worker struct {
 	statusDue bool          // it will be told soon
 	isReady   bool          // READY=1 was said
 	fatal     bool          // it said that restarting cannot help
+	unready   string        // what its ready probe met last; empty: nothing, or it is ready
 	reported  string        // the first error that it reported
 	failed    *role.Failure // what the controller was told of its failure, last
 	sent      sent          // what of that the controller was told
@@ -106,7 +107,7 @@ func (o *words) beat(l role.Life, step *int64) {
 
 // wire returns the worker's state as the controller reads it. Service.mu is held.
 func (w *worker) wire() *api.WorkerState {
-	state := &api.WorkerState{Life: rpc.WireLife(w.life), State: string(w.state), Exit: rpc.WireExit(w.exit), Status: w.status}
+	state := &api.WorkerState{Life: rpc.WireLife(w.life), State: string(w.state), Exit: rpc.WireExit(w.exit), Status: w.status, Unready: w.unready}
 	if w.proc != nil {
 		state.Pid = int64(w.proc.PID())
 	}
@@ -222,6 +223,11 @@ func (s *Service) takeStatus(w *worker, text string) {
 		return
 	}
 	w.status = text
+	s.tellStateSoon(w)
+}
+
+// tellStateSoon has the controller told how a worker is. Service.mu is held.
+func (s *Service) tellStateSoon(w *worker) {
 	if w.statusDue {
 		return
 	}

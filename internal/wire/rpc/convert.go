@@ -96,7 +96,7 @@ func readWorker(job string, name role.Name, w *api.WorkerState) (WorkerState, er
 	default:
 		return WorkerState{}, fmt.Errorf("a worker state that is none: %q", w.State)
 	}
-	return WorkerState{Life: life, PID: int(w.Pid), State: state, Exit: readExit(w.Exit), Status: w.Status, Past: readPast(w.Past, time.Now())}, nil
+	return WorkerState{Life: life, PID: int(w.Pid), State: state, Exit: readExit(w.Exit), Status: w.Status, Unready: w.Unready, Past: readPast(w.Past, time.Now())}, nil
 }
 
 func readPast(p *api.Past, now time.Time) *Past {

@@ -54,13 +54,14 @@ func (r Registration) Name() string {
 
 // WorkerState is what a service says of one of its workers.
 type WorkerState struct {
-	Life   role.Life
-	PID    int
-	State  role.WorkerState
-	Exit   *role.Exit // when State is finished or down and the worker has run
-	Status string     // in the worker's own words; may be empty
-	Again  bool       // told with the first word of a session, not because it has changed
-	Past   *Past      // what it has said so far, where it is told again; nil: nothing
+	Life    role.Life
+	PID     int
+	State   role.WorkerState
+	Exit    *role.Exit // when State is finished or down and the worker has run
+	Status  string     // in the worker's own words; may be empty
+	Unready string     // while it is starting: what its ready probe met last; may be empty
+	Again   bool       // told with the first word of a session, not because it has changed
+	Past    *Past      // what it has said so far, where it is told again; nil: nothing
 }
 
 // Past is what a worker has said in its life before this session.
