@@ -98,6 +98,7 @@ type FromService struct {
 	//	*FromService_Phase
 	//	*FromService_Starved
 	//	*FromService_Notice
+	//	*FromService_StepSet
 	Word          isFromService_Word `protobuf_oneof:"word"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -221,6 +222,15 @@ func (x *FromService) GetNotice() *Notice {
 	return nil
 }
 
+func (x *FromService) GetStepSet() *StepSet {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_StepSet); ok {
+			return x.StepSet
+		}
+	}
+	return nil
+}
+
 type isFromService_Word interface {
 	isFromService_Word()
 }
@@ -261,6 +271,10 @@ type FromService_Notice struct {
 	Notice *Notice `protobuf:"bytes,9,opt,name=notice,proto3,oneof"`
 }
 
+type FromService_StepSet struct {
+	StepSet *StepSet `protobuf:"bytes,15,opt,name=step_set,json=stepSet,proto3,oneof"`
+}
+
 func (*FromService_Hello) isFromService_Word() {}
 
 func (*FromService_Beats) isFromService_Word() {}
@@ -279,15 +293,18 @@ func (*FromService_Starved) isFromService_Word() {}
 
 func (*FromService_Notice) isFromService_Word() {}
 
+func (*FromService_StepSet) isFromService_Word() {}
+
 // Hello begins a session. It tells everything that still holds, so that nothing said while there was no
 // session has to be sent later: what runs, and of each worker its failures, its newest checkpoint, its
 // open phases. What its receiver has heard already it knows by its number.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	Workers       []*WorkerState         `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`   // what runs already
-	Failures      []*Failure             `protobuf:"bytes,3,rep,name=failures,proto3" json:"failures,omitempty"` // of the role as a whole, reported to the service in this incarnation
-	Dropped       uint64                 `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"`  // words that this service has dropped since its last Hello
+	Workers       []*WorkerState         `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`                 // what runs already
+	Failures      []*Failure             `protobuf:"bytes,3,rep,name=failures,proto3" json:"failures,omitempty"`               // of the role as a whole, reported to the service in this incarnation
+	Dropped       uint64                 `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"`                // words that this service has dropped since its last Hello
+	StepSet       *StepSet               `protobuf:"bytes,15,opt,name=step_set,json=stepSet,proto3" json:"step_set,omitempty"` // the newest, until the controller has said StepKept
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -350,6 +367,91 @@ func (x *Hello) GetDropped() uint64 {
 	return 0
 }
 
+func (x *Hello) GetStepSet() *StepSet {
+	if x != nil {
+		return x.StepSet
+	}
+	return nil
+}
+
+// StepSet says that the role's step was set at the service's own HTTP endpoint. It is told until the controller
+// says that it is kept.
+type StepSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // names it: random, never 0
+	Step          int64                  `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	Taken         bool                   `protobuf:"varint,3,opt,name=taken,proto3" json:"taken,omitempty"`             // the workers of this service have taken it; false: it is for the next life
+	Incarnation   uint64                 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of those workers
+	AgeMs         int64                  `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepSet) Reset() {
+	*x = StepSet{}
+	mi := &file_vigil_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepSet) ProtoMessage() {}
+
+func (x *StepSet) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepSet.ProtoReflect.Descriptor instead.
+func (*StepSet) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StepSet) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *StepSet) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *StepSet) GetTaken() bool {
+	if x != nil {
+		return x.Taken
+	}
+	return false
+}
+
+func (x *StepSet) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *StepSet) GetAgeMs() int64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
 type Beats struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Beats         []*Beat                `protobuf:"bytes,1,rep,name=beats,proto3" json:"beats,omitempty"`
@@ -359,7 +461,7 @@ type Beats struct {
 
 func (x *Beats) Reset() {
 	*x = Beats{}
-	mi := &file_vigil_proto_msgTypes[3]
+	mi := &file_vigil_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +473,7 @@ func (x *Beats) String() string {
 func (*Beats) ProtoMessage() {}
 
 func (x *Beats) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[3]
+	mi := &file_vigil_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +486,7 @@ func (x *Beats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beats.ProtoReflect.Descriptor instead.
 func (*Beats) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{3}
+	return file_vigil_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Beats) GetBeats() []*Beat {
@@ -408,7 +510,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_vigil_proto_msgTypes[4]
+	mi := &file_vigil_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +522,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[4]
+	mi := &file_vigil_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +535,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{4}
+	return file_vigil_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Beat) GetLife() *Life {
@@ -484,7 +586,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_vigil_proto_msgTypes[5]
+	mi := &file_vigil_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +598,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[5]
+	mi := &file_vigil_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +611,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{5}
+	return file_vigil_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Phase) GetLife() *Life {
@@ -553,7 +655,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_vigil_proto_msgTypes[6]
+	mi := &file_vigil_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +667,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[6]
+	mi := &file_vigil_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +680,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{6}
+	return file_vigil_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Checkpoint) GetLife() *Life {
@@ -620,7 +722,7 @@ type Starved struct {
 
 func (x *Starved) Reset() {
 	*x = Starved{}
-	mi := &file_vigil_proto_msgTypes[7]
+	mi := &file_vigil_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +734,7 @@ func (x *Starved) String() string {
 func (*Starved) ProtoMessage() {}
 
 func (x *Starved) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[7]
+	mi := &file_vigil_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +747,7 @@ func (x *Starved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Starved.ProtoReflect.Descriptor instead.
 func (*Starved) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{7}
+	return file_vigil_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Starved) GetLife() *Life {
@@ -676,7 +778,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_vigil_proto_msgTypes[8]
+	mi := &file_vigil_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +790,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[8]
+	mi := &file_vigil_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +803,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{8}
+	return file_vigil_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Notice) GetLife() *Life {
@@ -759,7 +861,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_vigil_proto_msgTypes[9]
+	mi := &file_vigil_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +873,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[9]
+	mi := &file_vigil_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +886,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{9}
+	return file_vigil_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Failure) GetLife() *Life {
@@ -865,7 +967,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +979,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +992,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{10}
+	return file_vigil_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -950,7 +1052,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1064,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1077,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{11}
+	return file_vigil_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkerState) GetLife() *Life {
@@ -1045,7 +1147,7 @@ type Past struct {
 
 func (x *Past) Reset() {
 	*x = Past{}
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1159,7 @@ func (x *Past) String() string {
 func (*Past) ProtoMessage() {}
 
 func (x *Past) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1172,7 @@ func (x *Past) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Past.ProtoReflect.Descriptor instead.
 func (*Past) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{12}
+	return file_vigil_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Past) GetSpoken() bool {
@@ -1148,6 +1250,7 @@ type ToService struct {
 	//	*ToService_Peers
 	//	*ToService_Leave
 	//	*ToService_Forward
+	//	*ToService_StepKept
 	Order         isToService_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1155,7 +1258,7 @@ type ToService struct {
 
 func (x *ToService) Reset() {
 	*x = ToService{}
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1270,7 @@ func (x *ToService) String() string {
 func (*ToService) ProtoMessage() {}
 
 func (x *ToService) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1283,7 @@ func (x *ToService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToService.ProtoReflect.Descriptor instead.
 func (*ToService) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{13}
+	return file_vigil_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ToService) GetId() uint64 {
@@ -1260,6 +1363,15 @@ func (x *ToService) GetForward() *Forward {
 	return nil
 }
 
+func (x *ToService) GetStepKept() *StepKept {
+	if x != nil {
+		if x, ok := x.Order.(*ToService_StepKept); ok {
+			return x.StepKept
+		}
+	}
+	return nil
+}
+
 type isToService_Order interface {
 	isToService_Order()
 }
@@ -1292,6 +1404,10 @@ type ToService_Forward struct {
 	Forward *Forward `protobuf:"bytes,12,opt,name=forward,proto3,oneof"`
 }
 
+type ToService_StepKept struct {
+	StepKept *StepKept `protobuf:"bytes,15,opt,name=step_kept,json=stepKept,proto3,oneof"`
+}
+
 func (*ToService_Run) isToService_Order() {}
 
 func (*ToService_Stop) isToService_Order() {}
@@ -1305,6 +1421,8 @@ func (*ToService_Peers) isToService_Order() {}
 func (*ToService_Leave) isToService_Order() {}
 
 func (*ToService_Forward) isToService_Order() {}
+
+func (*ToService_StepKept) isToService_Order() {}
 
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1320,7 +1438,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1450,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1463,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{14}
+	return file_vigil_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -1390,6 +1508,51 @@ func (x *Answer) GetSpoken() map[uint32]int64 {
 	return nil
 }
 
+// StepKept says that a StepSet is in the journal: it is not told again.
+type StepKept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepKept) Reset() {
+	*x = StepKept{}
+	mi := &file_vigil_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepKept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepKept) ProtoMessage() {}
+
+func (x *StepKept) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepKept.ProtoReflect.Descriptor instead.
+func (*StepKept) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StepKept) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // Forward hands a signal that the controller was sent on to every worker that has a handler for it.
 type Forward struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1400,7 +1563,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1575,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1588,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{15}
+	return file_vigil_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Forward) GetSignal() string {
@@ -1458,7 +1621,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1633,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1646,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{16}
+	return file_vigil_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Run) GetIncarnation() uint64 {
@@ -1597,7 +1760,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1772,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1785,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{17}
+	return file_vigil_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Worker) GetRank() uint32 {
@@ -1667,7 +1830,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1842,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1855,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{18}
+	return file_vigil_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Stop) GetAfterFailure() bool {
@@ -1738,7 +1901,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1913,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1926,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{19}
+	return file_vigil_proto_rawDescGZIP(), []int{21}
 }
 
 type SetStep struct {
@@ -1775,7 +1938,7 @@ type SetStep struct {
 
 func (x *SetStep) Reset() {
 	*x = SetStep{}
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1950,7 @@ func (x *SetStep) String() string {
 func (*SetStep) ProtoMessage() {}
 
 func (x *SetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1963,7 @@ func (x *SetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetStep.ProtoReflect.Descriptor instead.
 func (*SetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{20}
+	return file_vigil_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetStep) GetStep() int64 {
@@ -1820,7 +1983,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1995,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2008,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{21}
+	return file_vigil_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Peers) GetJson() string {
@@ -1864,7 +2027,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_vigil_proto_msgTypes[22]
+	mi := &file_vigil_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2039,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[22]
+	mi := &file_vigil_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2052,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{22}
+	return file_vigil_proto_rawDescGZIP(), []int{24}
 }
 
 var File_vigil_proto protoreflect.FileDescriptor
@@ -1900,7 +2063,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04Life\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\rR\aattempt\"\x94\x03\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\"\xc1\x03\n" +
 	"\vFromService\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\f.vigil.HelloH\x00R\x05hello\x12$\n" +
 	"\x05beats\x18\x02 \x01(\v2\f.vigil.BeatsH\x00R\x05beats\x12*\n" +
@@ -1912,13 +2075,21 @@ const file_vigil_proto_rawDesc = "" +
 	"checkpoint\x12$\n" +
 	"\x05phase\x18\a \x01(\v2\f.vigil.PhaseH\x00R\x05phase\x12*\n" +
 	"\astarved\x18\b \x01(\v2\x0e.vigil.StarvedH\x00R\astarved\x12'\n" +
-	"\x06notice\x18\t \x01(\v2\r.vigil.NoticeH\x00R\x06noticeB\x06\n" +
-	"\x04word\"\x95\x01\n" +
+	"\x06notice\x18\t \x01(\v2\r.vigil.NoticeH\x00R\x06notice\x12+\n" +
+	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetH\x00R\astepSetB\x06\n" +
+	"\x04word\"\xc0\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\aworkers\x18\x02 \x03(\v2\x12.vigil.WorkerStateR\aworkers\x12*\n" +
 	"\bfailures\x18\x03 \x03(\v2\x0e.vigil.FailureR\bfailures\x12\x18\n" +
-	"\adropped\x18\x04 \x01(\x04R\adropped\"*\n" +
+	"\adropped\x18\x04 \x01(\x04R\adropped\x12)\n" +
+	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetR\astepSet\"\x84\x01\n" +
+	"\aStepSet\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x14\n" +
+	"\x05taken\x18\x03 \x01(\bR\x05taken\x12 \n" +
+	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x15\n" +
+	"\x06age_ms\x18\x05 \x01(\x03R\x05ageMs\"*\n" +
 	"\x05Beats\x12!\n" +
 	"\x05beats\x18\x01 \x03(\v2\v.vigil.BeatR\x05beats\"\x87\x01\n" +
 	"\x04Beat\x12\x1f\n" +
@@ -1985,7 +2156,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\v2\x11.vigil.CheckpointR\n" +
 	"checkpoint\x12'\n" +
-	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\xb9\x02\n" +
+	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\xe9\x02\n" +
 	"\tToService\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
 	"\x03run\x18\x02 \x01(\v2\n" +
@@ -1995,7 +2166,8 @@ const file_vigil_proto_rawDesc = "" +
 	"\bset_step\x18\x05 \x01(\v2\x0e.vigil.SetStepH\x00R\asetStep\x12$\n" +
 	"\x05peers\x18\x06 \x01(\v2\f.vigil.PeersH\x00R\x05peers\x12$\n" +
 	"\x05leave\x18\a \x01(\v2\f.vigil.LeaveH\x00R\x05leave\x12*\n" +
-	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforwardB\a\n" +
+	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforward\x12.\n" +
+	"\tstep_kept\x18\x0f \x01(\v2\x0f.vigil.StepKeptH\x00R\bstepKeptB\a\n" +
 	"\x05order\"\xde\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
@@ -2006,7 +2178,9 @@ const file_vigil_proto_rawDesc = "" +
 	"\x06spoken\x18\x06 \x03(\v2\x19.vigil.Answer.SpokenEntryR\x06spoken\x1a9\n" +
 	"\vSpokenEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"!\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\"\n" +
+	"\bStepKept\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"!\n" +
 	"\aForward\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\"\x9e\x04\n" +
 	"\x03Run\x12 \n" +
@@ -2072,80 +2246,85 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
 	(*Hello)(nil),       // 2: vigil.Hello
-	(*Beats)(nil),       // 3: vigil.Beats
-	(*Beat)(nil),        // 4: vigil.Beat
-	(*Phase)(nil),       // 5: vigil.Phase
-	(*Checkpoint)(nil),  // 6: vigil.Checkpoint
-	(*Starved)(nil),     // 7: vigil.Starved
-	(*Notice)(nil),      // 8: vigil.Notice
-	(*Failure)(nil),     // 9: vigil.Failure
-	(*Exit)(nil),        // 10: vigil.Exit
-	(*WorkerState)(nil), // 11: vigil.WorkerState
-	(*Past)(nil),        // 12: vigil.Past
-	(*ToService)(nil),   // 13: vigil.ToService
-	(*Answer)(nil),      // 14: vigil.Answer
-	(*Forward)(nil),     // 15: vigil.Forward
-	(*Run)(nil),         // 16: vigil.Run
-	(*Worker)(nil),      // 17: vigil.Worker
-	(*Stop)(nil),        // 18: vigil.Stop
-	(*GetStep)(nil),     // 19: vigil.GetStep
-	(*SetStep)(nil),     // 20: vigil.SetStep
-	(*Peers)(nil),       // 21: vigil.Peers
-	(*Leave)(nil),       // 22: vigil.Leave
-	nil,                 // 23: vigil.Answer.SpokenEntry
-	nil,                 // 24: vigil.Run.PeersEntry
-	nil,                 // 25: vigil.Worker.PortsEntry
+	(*StepSet)(nil),     // 3: vigil.StepSet
+	(*Beats)(nil),       // 4: vigil.Beats
+	(*Beat)(nil),        // 5: vigil.Beat
+	(*Phase)(nil),       // 6: vigil.Phase
+	(*Checkpoint)(nil),  // 7: vigil.Checkpoint
+	(*Starved)(nil),     // 8: vigil.Starved
+	(*Notice)(nil),      // 9: vigil.Notice
+	(*Failure)(nil),     // 10: vigil.Failure
+	(*Exit)(nil),        // 11: vigil.Exit
+	(*WorkerState)(nil), // 12: vigil.WorkerState
+	(*Past)(nil),        // 13: vigil.Past
+	(*ToService)(nil),   // 14: vigil.ToService
+	(*Answer)(nil),      // 15: vigil.Answer
+	(*StepKept)(nil),    // 16: vigil.StepKept
+	(*Forward)(nil),     // 17: vigil.Forward
+	(*Run)(nil),         // 18: vigil.Run
+	(*Worker)(nil),      // 19: vigil.Worker
+	(*Stop)(nil),        // 20: vigil.Stop
+	(*GetStep)(nil),     // 21: vigil.GetStep
+	(*SetStep)(nil),     // 22: vigil.SetStep
+	(*Peers)(nil),       // 23: vigil.Peers
+	(*Leave)(nil),       // 24: vigil.Leave
+	nil,                 // 25: vigil.Answer.SpokenEntry
+	nil,                 // 26: vigil.Run.PeersEntry
+	nil,                 // 27: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
-	3,  // 1: vigil.FromService.beats:type_name -> vigil.Beats
-	9,  // 2: vigil.FromService.failure:type_name -> vigil.Failure
-	11, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
-	14, // 4: vigil.FromService.answer:type_name -> vigil.Answer
-	6,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
-	5,  // 6: vigil.FromService.phase:type_name -> vigil.Phase
-	7,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
-	8,  // 8: vigil.FromService.notice:type_name -> vigil.Notice
-	11, // 9: vigil.Hello.workers:type_name -> vigil.WorkerState
-	9,  // 10: vigil.Hello.failures:type_name -> vigil.Failure
-	4,  // 11: vigil.Beats.beats:type_name -> vigil.Beat
-	0,  // 12: vigil.Beat.life:type_name -> vigil.Life
-	0,  // 13: vigil.Phase.life:type_name -> vigil.Life
-	0,  // 14: vigil.Checkpoint.life:type_name -> vigil.Life
-	0,  // 15: vigil.Starved.life:type_name -> vigil.Life
-	0,  // 16: vigil.Notice.life:type_name -> vigil.Life
-	0,  // 17: vigil.Failure.life:type_name -> vigil.Life
-	10, // 18: vigil.Failure.exit:type_name -> vigil.Exit
-	0,  // 19: vigil.WorkerState.life:type_name -> vigil.Life
-	10, // 20: vigil.WorkerState.exit:type_name -> vigil.Exit
-	12, // 21: vigil.WorkerState.past:type_name -> vigil.Past
-	5,  // 22: vigil.Past.phases:type_name -> vigil.Phase
-	9,  // 23: vigil.Past.failures:type_name -> vigil.Failure
-	6,  // 24: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
-	8,  // 25: vigil.Past.notices:type_name -> vigil.Notice
-	16, // 26: vigil.ToService.run:type_name -> vigil.Run
-	18, // 27: vigil.ToService.stop:type_name -> vigil.Stop
-	19, // 28: vigil.ToService.get_step:type_name -> vigil.GetStep
-	20, // 29: vigil.ToService.set_step:type_name -> vigil.SetStep
-	21, // 30: vigil.ToService.peers:type_name -> vigil.Peers
-	22, // 31: vigil.ToService.leave:type_name -> vigil.Leave
-	15, // 32: vigil.ToService.forward:type_name -> vigil.Forward
-	23, // 33: vigil.Answer.spoken:type_name -> vigil.Answer.SpokenEntry
-	17, // 34: vigil.Run.workers:type_name -> vigil.Worker
-	24, // 35: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	25, // 36: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 37: vigil.Sessions.Open:input_type -> vigil.FromService
-	13, // 38: vigil.Sessions.Open:output_type -> vigil.ToService
-	38, // [38:39] is the sub-list for method output_type
-	37, // [37:38] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	4,  // 1: vigil.FromService.beats:type_name -> vigil.Beats
+	10, // 2: vigil.FromService.failure:type_name -> vigil.Failure
+	12, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
+	15, // 4: vigil.FromService.answer:type_name -> vigil.Answer
+	7,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
+	6,  // 6: vigil.FromService.phase:type_name -> vigil.Phase
+	8,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
+	9,  // 8: vigil.FromService.notice:type_name -> vigil.Notice
+	3,  // 9: vigil.FromService.step_set:type_name -> vigil.StepSet
+	12, // 10: vigil.Hello.workers:type_name -> vigil.WorkerState
+	10, // 11: vigil.Hello.failures:type_name -> vigil.Failure
+	3,  // 12: vigil.Hello.step_set:type_name -> vigil.StepSet
+	5,  // 13: vigil.Beats.beats:type_name -> vigil.Beat
+	0,  // 14: vigil.Beat.life:type_name -> vigil.Life
+	0,  // 15: vigil.Phase.life:type_name -> vigil.Life
+	0,  // 16: vigil.Checkpoint.life:type_name -> vigil.Life
+	0,  // 17: vigil.Starved.life:type_name -> vigil.Life
+	0,  // 18: vigil.Notice.life:type_name -> vigil.Life
+	0,  // 19: vigil.Failure.life:type_name -> vigil.Life
+	11, // 20: vigil.Failure.exit:type_name -> vigil.Exit
+	0,  // 21: vigil.WorkerState.life:type_name -> vigil.Life
+	11, // 22: vigil.WorkerState.exit:type_name -> vigil.Exit
+	13, // 23: vigil.WorkerState.past:type_name -> vigil.Past
+	6,  // 24: vigil.Past.phases:type_name -> vigil.Phase
+	10, // 25: vigil.Past.failures:type_name -> vigil.Failure
+	7,  // 26: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
+	9,  // 27: vigil.Past.notices:type_name -> vigil.Notice
+	18, // 28: vigil.ToService.run:type_name -> vigil.Run
+	20, // 29: vigil.ToService.stop:type_name -> vigil.Stop
+	21, // 30: vigil.ToService.get_step:type_name -> vigil.GetStep
+	22, // 31: vigil.ToService.set_step:type_name -> vigil.SetStep
+	23, // 32: vigil.ToService.peers:type_name -> vigil.Peers
+	24, // 33: vigil.ToService.leave:type_name -> vigil.Leave
+	17, // 34: vigil.ToService.forward:type_name -> vigil.Forward
+	16, // 35: vigil.ToService.step_kept:type_name -> vigil.StepKept
+	25, // 36: vigil.Answer.spoken:type_name -> vigil.Answer.SpokenEntry
+	19, // 37: vigil.Run.workers:type_name -> vigil.Worker
+	26, // 38: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	27, // 39: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 40: vigil.Sessions.Open:input_type -> vigil.FromService
+	14, // 41: vigil.Sessions.Open:output_type -> vigil.ToService
+	41, // [41:42] is the sub-list for method output_type
+	40, // [40:41] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -2163,8 +2342,9 @@ func file_vigil_proto_init() {
 		(*FromService_Phase)(nil),
 		(*FromService_Starved)(nil),
 		(*FromService_Notice)(nil),
+		(*FromService_StepSet)(nil),
 	}
-	file_vigil_proto_msgTypes[13].OneofWrappers = []any{
+	file_vigil_proto_msgTypes[14].OneofWrappers = []any{
 		(*ToService_Run)(nil),
 		(*ToService_Stop)(nil),
 		(*ToService_GetStep)(nil),
@@ -2172,6 +2352,7 @@ func file_vigil_proto_init() {
 		(*ToService_Peers)(nil),
 		(*ToService_Leave)(nil),
 		(*ToService_Forward)(nil),
+		(*ToService_StepKept)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2179,7 +2360,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -81,6 +81,9 @@ func (e ears) Notice(life role.Life, text string) {
 // Foreign counts what was dropped of processes that may not speak for a worker.
 func (e ears) Foreign(life role.Life, datagrams uint64) { e.metrics.Foreign(life.Role, datagrams) }
 
+// StepSet hands on that the role's step was set at a service.
+func (e ears) StepSet(id rpc.ServiceID, s rpc.StepSet) { e.crew.heardStepSet(id, s) }
+
 // Unreadable hands on that a worker's steps cannot be read.
 func (e ears) Unreadable(life role.Life) { e.store.Unreadable(life) }
 

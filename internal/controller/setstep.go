@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"vigil/api"
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 	"vigil/internal/wire/rpc"
@@ -27,14 +28,14 @@ func (w *crew) SetStep(ctx context.Context, name role.Name, step int64) (pending
 	return w.setStep(ctx, set, name, step, rpc.ServiceID{}, true)
 }
 
-// setStep tells the role's services, but for one that knows, the step that was set. If the workers of all of them have
-// taken it, the life that runs goes on from it; otherwise the next one begins from it.
+// setStep tells the role's services, but for one that knows, the step that was set. taken says whether the workers of
+// that one have taken it.
 func (w *crew) setStep(ctx context.Context, set engine.Set, name role.Name, step int64, but rpc.ServiceID, taken bool) (pending bool, err error) {
 	life := w.engine.Status(name)
 	var mu sync.Mutex
 	services := 0
 	_ = w.each(name, func(m *member) error {
-		here := true
+		here := taken
 		if m.id != but {
 			a, err := w.hub.Call(ctx, m.id, setStep(step))
 			here = err == nil && !a.Pending
@@ -45,21 +46,60 @@ func (w *crew) setStep(ctx context.Context, set engine.Set, name role.Name, step
 		taken = taken && here
 		return nil
 	})
-	if !life.Begun {
-		w.store.SetStep(name, step)
-		w.keeping.SetStep(name)
-		return true, nil
-	}
-	if services == 0 || !taken {
-		return true, nil
+	pending, recorded := w.settleStep(set, name, step, life.Incarnation, life.Begun && services > 0 && taken)
+	return pending, w.recorded(ctx, name, recorded)
+}
+
+// settleStep has health and the engine know what became of a step that was set. If the workers of all services have
+// taken it, the life that runs goes on from it; otherwise the next one begins from it.
+func (w *crew) settleStep(set engine.Set, name role.Name, step int64, incarnation int, taken bool) (pending bool, recorded func(context.Context) error) {
+	recorded = func(context.Context) error { return nil }
+	now := w.engine.Status(name)
+	taken = taken && now.Incarnation == incarnation
+	if !taken && now.Begun {
+		return true, recorded
 	}
 	w.store.SetStep(name, step)
 	w.keeping.SetStep(name)
-	recorded, ok := w.engine.TookStep(set, life.Incarnation)
-	if !ok {
-		return true, nil // that life is over, or it was set anew
+	if taken {
+		if wait, ok := w.engine.TookStep(set, incarnation); ok {
+			return false, wait
+		}
 	}
-	return false, w.recorded(ctx, name, recorded)
+	return true, recorded
+}
+
+// heardStepSet takes in a step that was set at a service's own endpoint: it is the role's, as if it had been set here.
+// What health must know before it hears more of the service it knows when this returns.
+func (w *crew) heardStepSet(id rpc.ServiceID, s rpc.StepSet) {
+	set, recorded, fresh := w.engine.SetStep(id.Role, engine.StepSet{Step: s.Step, At: s.At, Number: s.Number})
+	only := len(w.of(id.Role)) < 2
+	settled := recorded
+	if fresh && only {
+		_, settled = w.settleStep(set, id.Role, s.Step, s.Incarnation, s.Taken)
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*setStepTime)
+		defer cancel()
+		var err error
+		if fresh {
+			w.log.Info("step of '"+string(id.Role)+"' set at its service "+id.String(), "step", s.Step)
+			err = w.recorded(ctx, id.Role, recorded)
+			switch {
+			case err != nil:
+			case only:
+				err = w.recorded(ctx, id.Role, settled)
+			default:
+				_, err = w.setStep(ctx, set, id.Role, s.Step, id, s.Taken)
+			}
+		}
+		if err == nil {
+			_, err = w.hub.Call(ctx, id, &api.ToService{Order: &api.ToService_StepKept{StepKept: &api.StepKept{Number: s.Number}}})
+		}
+		if err != nil {
+			w.log.Warn("step set at service "+id.String()+" will be told again", "step", s.Step, "error", err)
+		}
+	}()
 }
 
 // recorded waits until a step that was set is in the journal.

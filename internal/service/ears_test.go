@@ -28,6 +28,7 @@ type ears struct {
 	notices     []string
 	unreadable  []role.Life
 	foreign     uint64
+	stepsSet    []rpc.StepSet
 }
 
 type beat struct {
@@ -75,6 +76,10 @@ func (e *ears) Notice(_ role.Life, text string) {
 }
 func (e *ears) Foreign(_ role.Life, datagrams uint64) {
 	e.note(func() { e.foreign += datagrams })
+}
+
+func (e *ears) StepSet(_ rpc.ServiceID, s rpc.StepSet) {
+	e.note(func() { e.stepsSet = append(e.stepsSet, s) })
 }
 
 func (e *ears) Unreadable(l role.Life) {

@@ -46,9 +46,9 @@ func (e endpoints) Known() []role.Name { return []role.Name{e.s.id.Role} }
 // Step returns the role's step on this service.
 func (e endpoints) Step(context.Context, role.Name) (int64, error) { return e.s.Step(), nil }
 
-// SetStep sets the role's step on this service.
+// SetStep sets the role's step on this service, and for the controller.
 func (e endpoints) SetStep(ctx context.Context, _ role.Name, step int64) (bool, error) {
-	return e.s.SetStep(ctx, step)
+	return e.s.setOwnStep(ctx, step)
 }
 
 // StopService ends the workers of this service in order. The service stays, idle.

@@ -26,6 +26,8 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 	case *api.ToService_SetStep:
 		answer.Step = o.SetStep.GetStep()
 		answer.Pending, err = s.SetStep(ctx, o.SetStep.GetStep())
+	case *api.ToService_StepKept:
+		s.stepKept(o.StepKept.GetNumber())
 	case *api.ToService_Peers:
 		if err = s.regain(); err == nil {
 			err = s.writePeers(o.Peers.GetJson())

@@ -59,10 +59,11 @@ type Service struct {
 	services    int // of the role, with this one
 	lives       map[int]*worker
 	steps       steps
-	pendingStep *int64  // to be taken at the next start
-	seq         int64   // of the last SET_STEP
-	numbered    uint64  // words, see lasting
-	reported    lasting // of the role as a whole, in this incarnation
+	pendingStep *int64   // to be taken at the next start
+	ownStep     *ownStep // set at our own endpoint; nil: the controller knows of all
+	seq         int64    // of the last SET_STEP
+	numbered    uint64   // words, see lasting
+	reported    lasting  // of the role as a whole, in this incarnation
 }
 
 // New makes the parts of a service: the keeper of its processes, its sockets, its HTTP endpoints. The

@@ -84,31 +84,59 @@ func (s *Service) known() (step int64, spoken map[uint32]int64) {
 // SetStep sets the role's step. Where no worker runs it is what the next life starts from. Running
 // workers are told, and SetStep returns when all have acknowledged it; if one does not listen, or not
 // within two seconds, pending is true and the step is taken at the next start.
+//
+// It comes from the controller: what was set at our own endpoint before is replaced.
 func (s *Service) SetStep(ctx context.Context, step int64) (pending bool, err error) {
+	done, err := s.stepTurn(ctx, step)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	s.mu.Lock()
+	s.ownStep = nil
+	s.mu.Unlock()
+	return s.setStep(ctx, step) == stepPending, nil
+}
+
+// stepTurn waits until nobody else sets the step.
+func (s *Service) stepTurn(ctx context.Context, step int64) (done func(), err error) {
 	if step < 0 {
-		return false, fmt.Errorf("set step of %s: %d is negative", s.id, step)
+		return nil, fmt.Errorf("set step of %s: %d is negative", s.id, step)
 	}
 	select {
 	case s.settingStep <- struct{}{}:
-		defer func() { <-s.settingStep }()
+		return func() { <-s.settingStep }, nil
 	case <-ctx.Done():
-		return false, fmt.Errorf("set step of %s: %w", s.id, ctx.Err())
+		return nil, fmt.Errorf("set step of %s: %w", s.id, ctx.Err())
 	}
-	running, idle := s.tellStep(step)
-	if idle {
+}
+
+// settled says what became of a step that was set.
+type settled string
+
+const (
+	stepIdle    settled = "idle"    // nothing runs: the next life starts from it
+	stepTaken   settled = "taken"   // the workers have taken it
+	stepPending settled = "pending" // they run, and have not: it is taken at the next start
+)
+
+func (s *Service) setStep(ctx context.Context, step int64) settled {
+	running, nobody := s.tellStep(step)
+	switch {
+	case nobody:
 		s.log.Info("step set", "step", step)
-		return false, nil
-	}
-	if len(running) > 0 && s.acknowledged(ctx, running, step) {
+		return stepIdle
+	case len(running) > 0 && s.acknowledged(ctx, running, step):
 		s.mu.Lock()
 		s.pendingStep = nil
 		s.steps.given = step
 		s.mu.Unlock()
 		s.log.Info("workers took the step", "step", step)
-		return false, nil
+		return stepTaken
+	default:
+		s.log.Info("step will be taken at the next start", "step", step)
+		return stepPending
 	}
-	s.log.Info("step will be taken at the next start", "step", step)
-	return true, nil
 }
 
 // tellStep notes step, and that each running worker is being told it. Until all have acknowledged it,

@@ -38,14 +38,6 @@ func (e *Engine) resume(ctx context.Context) {
 	m := e.Remembered
 	e.mu.Lock()
 	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures[max(0, len(m.Failures)-keepFailures):])
-	for n, was := range m.Roles {
-		if st, ok := e.roles[n]; ok {
-			st.incarnation, st.byHand = was.Incarnation, was.ByHand
-			st.recall(was)
-			st.attempts = map[int]int{} // nil where none were remembered
-			maps.Copy(st.attempts, was.Attempts)
-		}
-	}
 	e.mu.Unlock()
 	for n, spent := range m.Ledger.Roles {
 		e.Health.SetRestarts(n, spent.InPlace)
@@ -93,6 +85,13 @@ func (e *Engine) resume(ctx context.Context) {
 	if len(e.pending) == 0 {
 		e.mend(ctx, nil, &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by an earlier controller"}})
 	}
+}
+
+// recall makes a role what an earlier controller has kept of it. That is done before services can speak.
+func (st *roleState) recall(was RoleMemory) {
+	st.incarnation, st.byHand = was.Incarnation, was.ByHand
+	st.nextStep.recall(was)
+	maps.Copy(st.attempts, was.Attempts)
 }
 
 // resumeRole shows how a role is found.

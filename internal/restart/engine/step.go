@@ -179,7 +179,7 @@ func (e *Engine) SetStep(name role.Name, s StepSet) (set Set, wait func(context.
 func (e *Engine) TookStep(set Set, incarnation int) (wait func(context.Context) error, ok bool) {
 	e.mu.Lock()
 	st := e.roles[set.name]
-	ok = st.sets == set.sets && st.begun && st.incarnation == incarnation
+	ok = st.sets == set.sets && st.incarnation == incarnation
 	if ok {
 		st.assigned = false
 	}

@@ -75,7 +75,10 @@ func (r *recorder) Phase(l role.Life, name string, begin bool, _ time.Time) {
 func (r *recorder) Starved(l role.Life, waited time.Duration) { r.note("starved %s %s", l, waited) }
 func (r *recorder) Notice(l role.Life, text string)           { r.note("notice %s %s", l, text) }
 func (r *recorder) Foreign(l role.Life, n uint64)             { r.note("foreign %s %d", l, n) }
-func (r *recorder) Unreadable(l role.Life)                    { r.note("unreadable %s", l) }
+func (r *recorder) StepSet(id ServiceID, s StepSet) {
+	r.note("step set %s %d taken=%v inc=%d", id, s.Step, s.Taken, s.Incarnation)
+}
+func (r *recorder) Unreadable(l role.Life) { r.note("unreadable %s", l) }
 func (r *recorder) Checkpoint(l role.Life, step int64, _ time.Time) {
 	r.note("checkpoint %s %d", l, step)
 }

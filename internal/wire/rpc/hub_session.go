@@ -236,6 +236,8 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 	case *api.FromService_Checkpoint:
 		h.count(of, w.Checkpoint.Number)
 		h.hearCheckpoint(of, w.Checkpoint, now)
+	case *api.FromService_StepSet:
+		h.hearStepSet(of, w.StepSet, now)
 	case *api.FromService_Phase, *api.FromService_Starved:
 		h.hearWatch(of, word, now)
 	case *api.FromService_Notice:

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"vigil/api"
@@ -24,6 +25,7 @@ func (h *Hub) hearHello(of *service, hello *api.Hello) {
 			h.hearFailure(of, f, now)
 		}
 	}
+	h.hearStepSet(of, hello.StepSet, now)
 	for _, w := range hello.Workers {
 		past := w.GetPast()
 		for _, f := range past.GetFailures() {
@@ -84,5 +86,16 @@ func (h *Hub) hearNotice(of *service, n *api.Notice) {
 	}
 	if n.Unreadable {
 		h.o.Ears.Unreadable(life)
+	}
+}
+
+// hearStepSet hands on a step that was set at the service's own endpoint; nil: none was.
+func (h *Hub) hearStepSet(of *service, s *api.StepSet, now time.Time) {
+	switch {
+	case s == nil:
+	case s.Step < 0 || s.Number == 0 || s.Incarnation > math.MaxInt32:
+		h.o.Dropped(of.reg.ID, "a set step that nobody could have set")
+	default:
+		h.o.Ears.StepSet(of.reg.ID, StepSet{Number: s.Number, Step: s.Step, Taken: s.Taken, Incarnation: int(s.Incarnation), At: before(now, s.AgeMs)})
 	}
 }

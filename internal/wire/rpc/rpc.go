@@ -107,12 +107,24 @@ type Ears interface {
 	Foreign(life role.Life, datagrams uint64)
 	// Unreadable says that a worker's steps cannot be read where they are noted: nobody knows whether it gets on.
 	Unreadable(life role.Life)
+	// StepSet says that the role's step was set at the service's own endpoint. It may be told more than once, before
+	// the workers of a Hello.
+	StepSet(ServiceID, StepSet)
 	// Failed hands on a failure that a service reports.
 	Failed(role.Failure, ServiceID)
 	// Worker hands on what a worker is doing.
 	Worker(ServiceID, WorkerState)
 	// Checkpoint says that a worker has saved its work of a step completely.
 	Checkpoint(life role.Life, step int64, at time.Time)
+}
+
+// StepSet is a step that was set at a service's own endpoint.
+type StepSet struct {
+	Number      uint64 // names it
+	Step        int64
+	Taken       bool // the workers of Incarnation have taken it; else it is for the next life
+	Incarnation int
+	At          time.Time
 }
 
 // OrderError says that a service has answered an order with an error.
