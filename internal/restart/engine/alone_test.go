@@ -22,12 +22,13 @@ func (s *stage) StopWorker(ctx context.Context, name role.Name, rank int, how en
 	return nil, err
 }
 
-func (s *stage) RunWorker(ctx context.Context, life role.Life, _ int64) error {
+func (s *stage) RunWorker(ctx context.Context, life role.Life, step int64) error {
 	err := s.call(ctx, fmt.Sprintf("run_worker %d.%d", life.Rank, life.Attempt), life.Role)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
 		s.ran[life.Rank] = life.Attempt
+		s.alone[life.Rank] = append(s.alone[life.Rank], step)
 	}
 	return err
 }

@@ -46,6 +46,9 @@ type stage struct {
 	attempts  map[int]int       // of rollout's workers beyond the first, by rank
 	available int
 
+	own   map[int]int64   // steps of rollout's workers
+	alone map[int][]int64 // those that they were begun from alone
+
 	unplaced map[role.Name]error // what Place answers
 }
 
@@ -202,9 +205,10 @@ func (s *stage) Standing(name role.Name) (int64, int64) {
 	return s.steps[name], saved
 }
 
-func (s *stage) WorkerStep(name role.Name, _ int) int64 {
-	step, _ := s.Standing(name)
-	return step
+func (s *stage) WorkerStep(_ role.Name, rank int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.own[rank]
 }
 
 func (s *stage) Reached(name role.Name, spoken map[int]int64) int64 {
@@ -308,7 +312,7 @@ func play(t *testing.T, roles []job.Role, test func(*testing.T, *stage)) {
 
 func newStage(roles []job.Role, check restart.HealthCheck, maxGlobal int) *stage {
 	s := &stage{outcome: make(chan engine.Outcome, 1), hooks: map[string]func(context.Context) error{}, inc: map[role.Name]int{},
-		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, saved: map[role.Name]int64{}, given: map[role.Name][]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}, unplaced: map[role.Name]error{}}
+		steps: map[role.Name]int64{}, begun: map[role.Name]int{}, deaf: map[role.Name]bool{}, wrong: map[role.Name]int64{}, saved: map[role.Name]int64{}, given: map[role.Name][]int64{}, alone: map[int][]int64{}, attempts: map[int]int{}, highest: map[role.Name]int{}, ran: map[int]int{}, unplaced: map[role.Name]error{}}
 	j := &job.Job{Name: "test", Lead: roles[0].Name, Roles: roles}
 	s.options = engine.Options{Job: j, Policy: restart.PolicyOf(j, check, maxGlobal, 0), Crew: s, Places: s, Health: s, Recorder: s,
 		Log: slog.New(slog.DiscardHandler), StartLimit: 30 * time.Minute, Jitter: func() float64 { return 0 }}

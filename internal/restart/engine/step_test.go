@@ -10,6 +10,7 @@ import (
 
 	"vigil/internal/job"
 	"vigil/internal/restart"
+	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
 
@@ -179,4 +180,172 @@ func TestAGlobalRestartThatIsTakenOverKeepsItsStep(t *testing.T) {
 			})
 		})
 	}
+}
+
+// set sets a role's step as an operator does and waits until that is recorded.
+func (s *stage) set(t *testing.T, name role.Name, set engine.StepSet) engine.Set {
+	t.Helper()
+	set.At = time.Now()
+	token, wait, ok := s.engine.SetStep(name, set)
+	if !ok {
+		t.Fatalf("step %d of %s is not taken", set.Step, name)
+	}
+	if err := wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// An operator's step is for the role's next life, however it comes about.
+// shows: FAULT-B8
+func TestAStepThatWasSetIsWhatTheNextLifeBeginsFrom(t *testing.T) {
+	roles := []job.Role{roleOf("actor"), roleOf("critic")}
+	for name, c := range map[string]struct {
+		act  func(*testing.T, *stage)
+		want map[role.Name]int64
+	}{
+		"after a failure": {func(t *testing.T, s *stage) {
+			s.set(t, "critic", engine.StepSet{Step: 50})
+			s.reached("critic", 120, -1)
+			s.fail("critic")
+		}, map[role.Name]int64{"actor": 0, "critic": 50}},
+		"of a role that was stopped by hand": {func(t *testing.T, s *stage) {
+			if err := s.engine.StopRole(t.Context(), "critic"); err != nil {
+				t.Fatal(err)
+			}
+			s.set(t, "critic", engine.StepSet{Step: 50})
+			if err := s.engine.Restart("critic"); err != nil {
+				t.Fatal(err)
+			}
+		}, map[role.Name]int64{"actor": 0, "critic": 50}},
+		"in the midst of a repair": {func(t *testing.T, s *stage) {
+			s.slow("start critic", 5*time.Second)
+			s.fail("critic")
+			wait(time.Second)
+			s.set(t, "critic", engine.StepSet{Step: 50})
+		}, map[role.Name]int64{"actor": 0, "critic": 50}},
+		"the newest of two": {func(t *testing.T, s *stage) {
+			s.set(t, "critic", engine.StepSet{Step: 50})
+			wait(time.Second)
+			s.set(t, "critic", engine.StepSet{Step: 40})
+			s.fail("critic")
+		}, map[role.Name]int64{"actor": 0, "critic": 40}},
+		"of the lead role, in a global restart": {func(t *testing.T, s *stage) {
+			s.set(t, "actor", engine.StepSet{Step: 50})
+			s.fail("actor")
+		}, map[role.Name]int64{"actor": 50, "critic": 50}},
+		"once": {func(t *testing.T, s *stage) {
+			s.set(t, "critic", engine.StepSet{Step: 50})
+			s.fail("critic")
+			wait(time.Minute)
+			s.reached("critic", 70, -1)
+			s.fail("critic")
+		}, map[role.Name]int64{"actor": 0, "critic": 70}},
+		"not once the workers have taken it": {func(t *testing.T, s *stage) {
+			set := s.set(t, "critic", engine.StepSet{Step: 50})
+			if _, ok := s.engine.TookStep(set, 1); !ok {
+				t.Fatal("not taken")
+			}
+			s.reached("critic", 60, -1)
+			s.fail("critic")
+		}, map[role.Name]int64{"actor": 0, "critic": 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, roles, func(t *testing.T, s *stage) {
+				s.reached("critic", 100, -1)
+				c.act(t, s)
+				wait(time.Minute)
+				wantGiven(t, s, c.want)
+			})
+		})
+	}
+}
+
+// What is set at a service's own door is told until it is recorded, perhaps to two controllers.
+// shows: FAULT-B2
+func TestAStepThatIsToldTwiceOrTooLateIsNotSetAgain(t *testing.T) {
+	play(t, []job.Role{roleOf("actor"), roleOf("critic")}, func(t *testing.T, s *stage) {
+		at := time.Now()
+		set := s.set(t, "critic", engine.StepSet{Step: 50, Number: 7})
+		if _, _, ok := s.engine.SetStep("critic", engine.StepSet{Step: 50, Number: 7, At: time.Now().Add(time.Millisecond)}); ok {
+			t.Error("the same set was taken twice")
+		}
+		if _, _, ok := s.engine.SetStep("critic", engine.StepSet{Step: 90, Number: 8, At: at.Add(-time.Second)}); ok {
+			t.Error("an older set was taken")
+		}
+		if _, ok := s.engine.TookStep(set, 2); ok {
+			t.Error("a life took it that has not begun")
+		}
+		wait(time.Second)
+		s.set(t, "critic", engine.StepSet{Step: 60, Number: 9})
+		if _, ok := s.engine.TookStep(set, 1); ok {
+			t.Error("a set was settled that a newer one has replaced")
+		}
+		if _, _, ok := s.engine.SetStep("nobody", engine.StepSet{At: time.Now()}); ok {
+			t.Error("an unknown role has a step")
+		}
+	})
+}
+
+// The next controller knows an order that was answered: it is in the journal before the answer.
+// shows: FAULT-B8 FAULT-B2
+func TestAStepThatWasSetOutlivesTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &succession{T: t, stage: newStage([]job.Role{roleOf("actor"), roleOf("critic"), roleOf("reward")}, restart.HealthCheckOn, 3), memory: newMemory()}
+		s.begin(nil)
+		wait(time.Second)
+		for _, n := range []role.Name{"critic", "reward"} {
+			s.reached(n, 100, -1)
+		}
+		if err := s.engine.StopRole(t.Context(), "reward"); err != nil {
+			t.Fatal(err)
+		}
+		s.set(t, "critic", engine.StepSet{Step: 50, Number: 7})
+		s.set(t, "reward", engine.StepSet{Step: 30})
+		s.mu.Lock()
+		s.dead, s.memory.lost = true, true
+		s.mu.Unlock()
+		s.end(errDead)
+		wait(time.Second)
+		s.memory.lost = false
+		s.begin(s.memory.remembered())
+		if _, _, ok := s.engine.SetStep("critic", engine.StepSet{Step: 50, Number: 7, At: time.Now()}); ok {
+			t.Error("a set that the controller before has recorded was taken again")
+		}
+		wait(time.Second)
+		s.reached("critic", 120, -1)
+		s.fail("critic")
+		if err := s.engine.Restart("reward"); err != nil {
+			t.Fatal(err)
+		}
+		wait(time.Minute)
+		wantGiven(t, s.stage, map[role.Name]int64{"actor": 0, "critic": 50, "reward": 30})
+		for _, n := range []role.Name{"critic", "reward"} {
+			if s.memory.remembered().Roles[n].Assigned {
+				t.Errorf("%s has begun from its step, which is remembered as assigned", n)
+			}
+		}
+		s.stop()
+	})
+}
+
+// Of workers that need no others each begins once from a step that was set, and from its own otherwise.
+// shows: FAULT-B8 FAULT-B9
+func TestEachWorkerThatStandsAloneBeginsOnceFromAStepThatWasSet(t *testing.T) {
+	play(t, engines(), func(t *testing.T, s *stage) {
+		s.free(3)
+		s.mu.Lock()
+		s.own = map[int]int64{0: 102, 1: 5, 2: 90, 3: 91}
+		s.mu.Unlock()
+		s.dies(0)
+		wait(time.Minute)
+		s.set(t, "rollout", engine.StepSet{Step: 50})
+		for _, rank := range []int{0, 1, 0, 2, 3, 3} {
+			s.dies(rank)
+			wait(2 * time.Minute)
+		}
+		if diff := cmp.Diff(map[int][]int64{0: {102, 50, 102}, 1: {50}, 2: {50}, 3: {50, 91}}, s.alone); diff != "" {
+			t.Errorf("steps that single workers were begun from (-want +got):\n%s", diff)
+		}
+	})
 }
