@@ -105,6 +105,9 @@ func (w watcher) Starved(life role.Life, waited time.Duration) { w.Store.Starved
 
 func (watcher) Notice(role.Life, string) {}
 
+// StepSet is dropped: nobody sets one.
+func (watcher) StepSet(rpc.ServiceID, rpc.StepSet) {}
+
 // Foreign is dropped.
 func (watcher) Foreign(role.Life, uint64) {}
 

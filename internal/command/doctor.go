@@ -170,12 +170,21 @@ func (c chart) placement() finding {
 func (c chart) steps() finding {
 	f := finding{question: "did every role go on from its step?", well: true, answer: "yes"}
 	for _, e := range c.Events {
-		if e.Kind == event.StepWentBack || e.Kind == event.StateBehind {
-			f.well = e.Kind == event.StateBehind
-			f.answer = fmt.Sprintf("%s went back: %s", e.Role, e.Detail)
-			if f.well {
-				f.answer += " (its newest checkpoint)"
-			}
+		switch e.Kind {
+		case event.StepWentBack:
+			f.well, f.answer = false, fmt.Sprintf("%s went back: %s", e.Role, e.Detail)
+		case event.StateBehind:
+			f.well, f.answer = true, fmt.Sprintf("%s went back: %s (its newest checkpoint)", e.Role, e.Detail)
+		case event.StepAhead:
+			f.well, f.answer = false, fmt.Sprintf("%s is ahead: %s", e.Role, e.Detail)
+		case event.StepsApart:
+			f.well, f.answer = false, fmt.Sprintf("%s: %s", e.Role, e.Detail)
+		default: // says nothing of steps
+		}
+	}
+	for _, r := range c.Roles { // also where the event is older than those that are kept
+		if r.StepOff != "" && f.answer == "yes" {
+			f.well, f.answer = false, fmt.Sprintf("%s began off its step: %s", r.Name, r.StepOff)
 		}
 	}
 	return f

@@ -25,7 +25,7 @@ func healthyChart(now time.Time) chart {
 
 // Every trouble that the seed's list has shows as one line that wants a look and names the cause; a
 // job that is well has none.
-// shows: R50
+// shows: R50 FAULT-B5 FAULT-B6
 func TestTheDoctorFindsEveryTroubleOfTheList(t *testing.T) {
 	now := time.Now()
 	text := "CUDA out of memory"
@@ -51,6 +51,13 @@ func TestTheDoctorFindsEveryTroubleOfTheList(t *testing.T) {
 		"the step was not restored": {func(c *chart) {
 			c.Events = []event.Event{{Kind: event.StepWentBack, Role: "critic", Detail: "given step 20, began at 0"}}
 		}, "began at 0"},
+		"a life began beyond its step": {func(c *chart) {
+			c.Events = []event.Event{{Kind: event.StepAhead, Role: "critic", Detail: "given step 24, began at 525"}}
+		}, "critic is ahead: given step 24, began at 525"},
+		"the roles of a first life began apart": {func(c *chart) {
+			c.Events = []event.Event{{Kind: event.StepsApart, Role: "critic", Detail: "began at step 1, actor at 501"}}
+		}, "critic: began at step 1, actor at 501"},
+		"a step was not restored, long ago":               {func(c *chart) { c.Roles[0].StepOff = "rank 1: given step 24, began at 3" }, "critic began off its step: rank 1: given step 24, began at 3"},
 		"nobody admits a worker that was restarted alone": {func(c *chart) { c.Roles[0].Workers[0].State = role.WorkerQuarantined }, "critic rank 0 is quarantined until POST /critic/admit?worker=0"},
 		"the new life waits for its peers":                {func(c *chart) { c.Roles[0].Workers[0].Step, c.Roles[0].LastHeartbeat = nil, now.Add(-time.Minute) }, "critic, life 2, has not spoken for 1m0s"},
 	} {

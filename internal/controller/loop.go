@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"vigil/internal/console"
 	"vigil/internal/event"
 	"vigil/internal/fleet"
 	"vigil/internal/restart/engine"
@@ -11,7 +12,7 @@ import (
 // loop's or that of a session: none of them waits for anything.
 func (c *Controller) observers() []func(event.Event) {
 	keepHealth := func(e event.Event) { c.keeping.Observe(e) } // which has the store soon
-	all := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, keepHealth}
+	all := []func(event.Event){c.metrics.Observe, c.history.Observe, c.account.Observe, c.kept.Observe, keepHealth, console.WarnOffStep(c.log)}
 	if c.hooks != nil {
 		all = append(all, c.hooks.Observe)
 	}

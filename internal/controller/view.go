@@ -100,7 +100,7 @@ func (v view) Role(name role.Name) (httpapi.Role, bool) {
 
 func (v view) role(rec health.Record) httpapi.Role {
 	r := httpapi.Role{
-		Name: rec.Name, Healthy: rec.Healthy, LastHeartbeat: rec.LastHeartbeat, CurrentStep: rec.CurrentStep, TaskRunning: rec.TaskRunning,
+		Name: rec.Name, Healthy: rec.Healthy, LastHeartbeat: rec.LastHeartbeat, CurrentStep: rec.CurrentStep, GivenStep: rec.Given, StepOff: rec.Off, TaskRunning: rec.TaskRunning,
 		RestartCount: rec.RestartCount, Incarnation: rec.Incarnation, Watched: rec.Watched, Workers: []httpapi.Worker{},
 	}
 	if rec.Error != "" {
@@ -150,6 +150,8 @@ func (v view) stateOf(rec health.Record) (role.State, string) {
 		return st.State, "watching is paused"
 	case st.State == role.Running && rec.Doubt != "":
 		return st.State, rec.Doubt
+	case st.State == role.Running && rec.Off != "":
+		return st.State, "it began off its step: " + rec.Off
 	case st.State == role.Running && !rec.Spoken:
 		return st.State, "watched by " + rec.Watched
 	default:

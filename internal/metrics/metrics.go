@@ -44,6 +44,7 @@ type Metrics struct {
 	recovery  *prometheus.HistogramVec // action
 	stale     prometheus.Counter
 	foreign   *prometheus.CounterVec
+	offStep   *prometheus.CounterVec // role, kind
 
 	mu       sync.Mutex
 	observed map[role.Name]bool   // the roles that have counters
@@ -74,6 +75,9 @@ func New(o Options) *Metrics {
 		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vigil_foreign_messages_total", Help: "Datagrams on workers' notify sockets that were dropped, since the process that sent them may not speak for the worker.",
 		}, []string{"role"}),
+		offStep: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vigil_lives_off_step_total", Help: "Lives that began below the step that they were given (behind), beyond it (ahead), or in a run's first life away from others (apart).",
+		}, []string{"role", "kind"}),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vigil_stale_messages_total", Help: "Words of earlier lives that were dropped.",
 		}),

@@ -116,6 +116,7 @@ func TestWhatStandsIsShownUnderTheNamesOfTheDesign(t *testing.T) {
 	}
 }
 
+// shows: FAULT-B5 FAULT-B6
 func TestWhatHappenedIsCounted(t *testing.T) {
 	m, _ := newMetrics(0, standing("actor", 1), standing("critic", 1))
 	failed := func(after time.Duration) {
@@ -130,6 +131,9 @@ func TestWhatHappenedIsCounted(t *testing.T) {
 	m.Observe(tell(4*time.Second, event.FirstStep, func(e *event.Event) { e.Role = "critic" }))
 	m.Observe(tell(4*time.Second, event.FirstStep, func(e *event.Event) { e.Role = "actor" })) // nothing was repaired
 	m.Observe(tell(5*time.Second, event.Stale, func(*event.Event) {}))
+	for _, kind := range []event.Kind{event.StepWentBack, event.StateBehind, event.StepAhead, event.StepsApart} {
+		m.Observe(tell(5*time.Second, kind, func(e *event.Event) { e.Role = "critic" }))
+	}
 	_, text := scrape(t, m)
 	want(t, text,
 		`vigil_failures_total{cause="silent",role="critic"} 2`, `vigil_failures_total{cause="silent",role="actor"} 0`,
@@ -137,6 +141,8 @@ func TestWhatHappenedIsCounted(t *testing.T) {
 		`vigil_detection_seconds_count{cause="silent"} 2`, `vigil_detection_seconds_sum{cause="silent"} 6`,
 		`vigil_recovery_seconds_count{action="in_place"} 1`, `vigil_recovery_seconds_sum{action="in_place"} 4`,
 		`vigil_stale_messages_total 1`,
+		`vigil_lives_off_step_total{kind="behind",role="critic"} 2`, `vigil_lives_off_step_total{kind="ahead",role="critic"} 1`,
+		`vigil_lives_off_step_total{kind="apart",role="critic"} 1`,
 	)
 }
 

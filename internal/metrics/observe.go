@@ -45,6 +45,12 @@ func (m *Metrics) Observe(e event.Event) {
 		}
 	case event.Stale:
 		m.stale.Inc()
+	case event.StepWentBack, event.StateBehind:
+		m.offStep.WithLabelValues(string(e.Role), "behind").Inc()
+	case event.StepAhead:
+		m.offStep.WithLabelValues(string(e.Role), "ahead").Inc()
+	case event.StepsApart:
+		m.offStep.WithLabelValues(string(e.Role), "apart").Inc()
 	default:
 		// Everything else stands in the snapshot or is only told.
 	}

@@ -153,11 +153,7 @@ func New(o Options) *Engine {
 	}
 	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, overlooked: map[overlooked]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
 	for _, n := range o.Job.Names() {
-		st := &roleState{state: role.Pending, why: "not begun", alone: map[int]lone{}, attempts: map[int]int{}}
-		if o.Remembered != nil {
-			st.recall(o.Remembered.Roles[n])
-		}
-		e.roles[n] = st
+		e.roles[n] = newRoleState(o.Remembered, n)
 	}
 	return e
 }

@@ -87,11 +87,17 @@ func (e *Engine) resume(ctx context.Context) {
 	}
 }
 
-// recall makes a role what an earlier controller has kept of it. That is done before services can speak.
-func (st *roleState) recall(was RoleMemory) {
-	st.incarnation, st.byHand = was.Incarnation, was.ByHand
-	st.nextStep.recall(was)
-	maps.Copy(st.attempts, was.Attempts)
+// newRoleState is a role that has not begun, with what an earlier controller has kept of it: that is known before
+// services can speak.
+func newRoleState(m *Remembered, n role.Name) *roleState {
+	st := &roleState{state: role.Pending, why: "not begun", alone: map[int]lone{}, attempts: map[int]int{}}
+	if m != nil {
+		was := m.Roles[n]
+		st.incarnation, st.byHand = was.Incarnation, was.ByHand
+		st.recall(was)
+		maps.Copy(st.attempts, was.Attempts)
+	}
+	return st
 }
 
 // resumeRole shows how a role is found.

@@ -43,7 +43,7 @@ func TestARoleInJSONHasTheSeedsFieldsFirstThenOurs(t *testing.T) {
 	if w.Code != 200 {
 		t.Fatalf("role = %d %s", w.Code, w.Body)
 	}
-	want := []string{"name", "healthy", "error", "last_heartbeat", "current_step", "task_running", "restart_count", "incarnation", "state", "why", "watched", "workers"}
+	want := []string{"name", "healthy", "error", "last_heartbeat", "current_step", "task_running", "restart_count", "incarnation", "state", "why", "watched", "given_step", "step_off", "workers"}
 	if have := keys(t, w.Body.Bytes()); !slices.Equal(have, want) {
 		t.Errorf("role has %v, want %v", have, want)
 	}

@@ -45,6 +45,8 @@ type Role struct {
 	State         role.State `json:"state" doc:"What the role is doing." enum:"pending,starting,running,repairing,back_off,stopped,finished,failed"`
 	Why           string     `json:"why" doc:"Why it is in that state; may be empty."`
 	Watched       string     `json:"watched" doc:"In words, what would show that it is unwell, and where its steps come from." example:"exit and heartbeats, learned limit 10m0s (5 times a gap of 2m0s at 14:03:05, 12 gaps ago)"`
+	GivenStep     int64      `json:"given_step" doc:"The step that this life was given."`
+	StepOff       string     `json:"step_off" doc:"In words, how a rank of this life began off that step; empty if none did." example:"rank 1: given step 24, began at 3"`
 	Workers       []Worker   `json:"workers" nullable:"false" doc:"By rank."`
 }
 
