@@ -63,3 +63,13 @@ func (d *door) slam() {
 		c.Close()
 	}
 }
+
+// cut breaks every connection; new ones are let through.
+func (d *door) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.conns {
+		c.Close()
+	}
+	d.conns = nil
+}

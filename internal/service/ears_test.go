@@ -29,6 +29,7 @@ type ears struct {
 	unreadable  []role.Life
 	foreign     uint64
 	stepsSet    []rpc.StepSet
+	joins       int
 }
 
 type beat struct {
@@ -45,7 +46,7 @@ func (e *ears) note(f func()) {
 	e.changed = make(chan struct{})
 }
 
-func (e *ears) Joined(rpc.Registration) {}
+func (e *ears) Joined(rpc.Registration) { e.note(func() { e.joins++ }) }
 func (e *ears) Left(rpc.Registration)   { e.note(func() { e.left++ }) }
 func (e *ears) Suspected(_ rpc.Registration, why string) {
 	e.note(func() { e.suspected = append(e.suspected, why) })
