@@ -11,7 +11,7 @@ STARVE  ?= $(SOAK)
 REF     ?= HEAD~1
 RUNS    ?= 1
 
-.PHONY: build wheel install run test programs needs check race fuzz lint bench bench-restart bench-beside soak docs generate clean
+.PHONY: build wheel install run test quick test-loaded repeat programs needs check race fuzz lint bench bench-restart bench-beside soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -27,10 +27,17 @@ install: build ## controller, service, and the controller again as vigil
 run: build ## the built-in example job, with repairs on; Ctrl-C stops it
 	@exec $(BIN)/controller --use-health-check --max-global-restart 3 --status-every 2s $(ARGS)
 
-test: needs check ## everything that must pass
-	$(GO) test -timeout 20m ./...
-	$(GO) test -timeout 20m -race ./internal/...
-	@GO='$(GO)' sh tools/programs.sh present
+test: needs check ## everything that must pass; at the end the slowest packages, and how long it took
+	@GO='$(GO)' sh tools/test.sh
+
+quick: ## unit tests and stories, without those that take real time; seconds where nothing has changed, under a minute with a warm build cache
+	$(GO) test -short -timeout 10m . ./cmd/... ./bench/result ./internal/...
+
+test-loaded: ## every test once beside 30 busy loops, in parts: PART=3 is one of them, PKG=./internal/service/... one package
+	@GO='$(GO)' sh tools/loaded.sh $(or $(PKG),$(PART))
+
+repeat: ## the tests RUN of the package PKG, N times, JOBS at a time; what failed runs said is kept
+	@GO='$(GO)' sh tools/repeat.sh $(or $(PKG),$(error want PKG=./internal/service)) '$(or $(RUN),.)' $(or $(N),20) $(or $(JOBS),1) $(if $(ARGS),-- $(ARGS))
 
 programs: ## real torchrun, Hugging Face and Lightning trainings; installs 5 GB in the user's cache, once
 	@GO='$(GO)' sh tools/programs.sh

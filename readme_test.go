@@ -39,10 +39,13 @@ func readme(t *testing.T) (text string, commands []string, jobFile string) {
 	return string(src), commands, jobFile
 }
 
+// patience is how long a test waits for what must come, also on a machine that is much too busy.
+const patience = 4 * time.Minute
+
 // shell runs a command line as a user would and returns what it printed.
 func shell(t *testing.T, dir, path, command string, env ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Dir = dir
@@ -55,11 +58,11 @@ func shell(t *testing.T, dir, path, command string, env ...string) string {
 }
 
 // eventually asks until it is so.
-func eventually(t *testing.T, within time.Duration, what string, so func() bool) {
+func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(within); !so(); {
+	for end := time.Now().Add(patience); !so(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", within, what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 		<-time.After(100 * time.Millisecond)
 	}
@@ -98,6 +101,7 @@ func rolesOf(t *testing.T, url string) map[string]roleState {
 // broken comes back in place with the others undisturbed, and the actor takes everybody along.
 // shows: R36 R40
 func TestTheFirstScreenOfTheREADME(t *testing.T) {
+	slow(t)
 	if l, err := net.Listen("tcp", "127.0.0.1:8000"); err != nil {
 		t.Skipf("SKIPPED: port 8000 is in use here, and the README's commands name it: %v", err)
 	} else {
@@ -124,14 +128,14 @@ func TestTheFirstScreenOfTheREADME(t *testing.T) {
 		_ = syscall.Kill(-job.Process.Pid, syscall.SIGINT) // as Ctrl-C in a terminal does it
 		select {
 		case <-ended:
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			_ = syscall.Kill(-job.Process.Pid, syscall.SIGKILL)
 			t.Error("Ctrl-C did not end make run")
 		}
 	}
 	defer stop()
 	const url = "http://localhost:8000"
-	eventually(t, 30*time.Second, "five healthy roles with rising steps", func() bool {
+	eventually(t, "five healthy roles with rising steps", func() bool {
 		roles := rolesOf(t, url)
 		for _, r := range roles {
 			if !r.Healthy || r.Step < 3 {
@@ -149,7 +153,7 @@ func TestTheFirstScreenOfTheREADME(t *testing.T) {
 			}
 		case strings.Contains(command, "critic/mark_unhealthy"):
 			shell(t, ".", "", command)
-			eventually(t, 30*time.Second, "the critic restarted in place", func() bool {
+			eventually(t, "the critic restarted in place", func() bool {
 				r := rolesOf(t, url)["critic"]
 				return r.Incarnation == before["critic"].Incarnation+1 && r.Healthy && r.State == "running"
 			})
@@ -164,13 +168,14 @@ func TestTheFirstScreenOfTheREADME(t *testing.T) {
 			}
 		case strings.Contains(command, "actor/mark_unhealthy"):
 			shell(t, ".", "", command)
-			eventually(t, 30*time.Second, "every role restarted", func() bool {
-				for name, r := range rolesOf(t, url) {
+			eventually(t, "every role restarted", func() bool {
+				roles := rolesOf(t, url)
+				for name, r := range roles {
 					if r.Incarnation <= before[name].Incarnation || !r.Healthy || r.State != "running" {
 						return false
 					}
 				}
-				return true
+				return len(roles) == 5
 			})
 		case command == "bin/controller status":
 			if out := shell(t, ".", "", command); !strings.Contains(out, "ROLE") || !strings.Contains(out, "actor_fwd") {
@@ -187,6 +192,7 @@ func TestTheFirstScreenOfTheREADME(t *testing.T) {
 // Every other command of the README works as it stands there, with the programs that make install puts
 // in place and the job file that the README shows.
 func TestEveryCommandOfTheREADME(t *testing.T) {
+	slow(t)
 	text, commands, jobFile := readme(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("SKIPPED: python3 is missing")
@@ -235,5 +241,13 @@ func TestEveryCommandOfTheREADME(t *testing.T) {
 		if _, err := os.Stat(m[1]); err != nil {
 			t.Errorf("the README links to %s: %v", m[1], err)
 		}
+	}
+}
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
 	}
 }

@@ -243,3 +243,11 @@ func TestAServiceThatWasGivenUpIsReplacedAlsoIfItIsBack(t *testing.T) {
 		t.Error("the service that was given up runs")
 	}
 }
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
+}

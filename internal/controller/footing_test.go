@@ -55,6 +55,7 @@ func TestARuntimeDirectoryThatIsRemovedIsMadeAgainAndRepairsGoOn(t *testing.T) {
 
 // What cannot be made again ends the job, with that as its reason.
 func TestARuntimeDirectoryThatCannotBeMadeAgainIsTheReasonOfTheEnd(t *testing.T) {
+	slow(t)
 	p := begin(t, sleepers)
 	p.ready(t)
 	dir := p.ground.runtime.Path()

@@ -121,6 +121,7 @@ func TestALogThatIsBegunAnewIsShownOnWithoutALineLost(t *testing.T) {
 }
 
 func TestATerminalThatTakesNothingIsGivenUpAtTheEnd(t *testing.T) {
+	slow(t)
 	path := filepath.Join(t.TempDir(), "stdout.log")
 	if err := os.WriteFile(path, fmt.Appendln(nil, "a line"), 0o600); err != nil {
 		t.Fatal(err)

@@ -62,6 +62,7 @@ func (l *listener) heard(prefix string) int {
 }
 
 func TestASupervisorHearsTheTruth(t *testing.T) {
+	slow(t)
 	l, path := listen(t)
 	p := beginWith(t, sleepers, func(o *Options) {
 		o.Environ = append(o.Environ, "NOTIFY_SOCKET="+path, "WATCHDOG_USEC=300000")
@@ -112,6 +113,7 @@ func TestAWatchdogOfAnotherProcessIsNotFed(t *testing.T) {
 }
 
 func TestWhatASupervisorCouldNotBeToldIsToldAgain(t *testing.T) {
+	slow(t)
 	l, path := listen(t)
 	hidden := path + ".hidden"
 	if err := os.Rename(path, hidden); err != nil {

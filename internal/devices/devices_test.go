@@ -224,6 +224,7 @@ func TestStrangersAreNamedAndRefused(t *testing.T) {
 }
 
 func TestDevicesThatStrangersUseAreWaitedFor(t *testing.T) {
+	slow(t)
 	setUsers := machine(t, "999999999, GPU-aa00\n")
 	inv := find(t, devices.Options{GPUs: "0,"})
 	said := 0
@@ -312,5 +313,13 @@ func TestALockThatAChildInheritedOutlivesItsParentAndIsKnownToItsJob(t *testing.
 	c := take(t, inv, devices.ClaimOptions{Dir: dir, Job: "other-00000001"})
 	if len(c.Devices) != 1 {
 		t.Errorf("its own job has %v", c.IDs())
+	}
+}
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
 	}
 }

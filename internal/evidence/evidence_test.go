@@ -274,6 +274,7 @@ func TestAPeersShortFormStartsNoOtherProgramAndSendsNothing(t *testing.T) {
 }
 
 func TestHelpersThatHangCostTheBoundAndNoMore(t *testing.T) {
+	slow(t)
 	onPath(t, "py-spy", "sleep 1000")
 	onPath(t, "nvidia-smi", "exec sleep 1000")
 	var all []Subject
@@ -370,5 +371,13 @@ func TestAFolderThatCannotBeMadeIsSaid(t *testing.T) {
 	var path *os.PathError
 	if !errors.As(err, &path) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
 	}
 }

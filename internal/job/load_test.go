@@ -217,6 +217,7 @@ func roundTrip(t *testing.T, j *Job) {
 }
 
 func TestAFileThatExplodesIsRefusedQuickly(t *testing.T) {
+	slow(t)
 	var bomb strings.Builder
 	bomb.WriteString("name: bomb\nenv0: &e0 {A: a}\n")
 	for i := 1; i < 30; i++ {
@@ -379,5 +380,13 @@ func TestTheDefaultAccessToANotifySocketIsNotWrittenDown(t *testing.T) {
 		if got := strings.Contains(string(src), "NotifyAccess"); got != want {
 			t.Errorf("%q is written: %t, want %t", access, got, want)
 		}
+	}
+}
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
 	}
 }

@@ -177,6 +177,7 @@ func TestAPageThatIsUsedTwiceIsRefused(t *testing.T) {
 }
 
 func TestAFlippedByteIsRefusedOrDoesNotMatter(t *testing.T) {
+	slow(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -208,6 +209,7 @@ func TestAFlippedByteIsRefusedOrDoesNotMatter(t *testing.T) {
 }
 
 func TestPagesOfNoiseAreRefusedOrDoNotMatter(t *testing.T) {
+	slow(t)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	images := largeJournal(t)

@@ -169,6 +169,7 @@ func after(state map[string]string, entries []Entry) map[string]string {
 // Whenever the process dies, what is found is what the first so many Writes made, and all of which it was
 // told are among them.
 func TestWhatIsFoundAfterADeathIsAPrefixOfTheWrites(t *testing.T) {
+	slow(t)
 	dir := t.TempDir()
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -289,6 +289,7 @@ func TestOpenRemovesWhatAKilledOpenLeft(t *testing.T) {
 
 // The file is as large as its content, not as its history.
 func TestAHundredThousandWritesDoNotGrowTheFile(t *testing.T) {
+	slow(t)
 	path := newPath(t)
 	j := mustOpen(t, path, quick())
 	commits, sizes := 0, map[int]int64{}
@@ -311,4 +312,12 @@ func TestAHundredThousandWritesDoNotGrowTheFile(t *testing.T) {
 	}
 	must(t, j.Close())
 	mustOpen(t, path, quick())
+}
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
 }

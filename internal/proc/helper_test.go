@@ -257,3 +257,11 @@ func mustBeGone(t *testing.T, k *Keeper, p *Process, ids ...Ident) {
 		t.Errorf("the cgroup leaf %s is still there", p.Leaf())
 	}
 }
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
+}

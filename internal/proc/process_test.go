@@ -252,6 +252,7 @@ func TestProcessThatWasAdoptedIsWatchedAndStopped(t *testing.T) {
 }
 
 func TestReaperNeverStealsAnExitStatusAndLeavesNoZombie(t *testing.T) {
+	slow(t)
 	k := newKeeper(t, NoCgroups)
 	const children = 200
 	errs := make(chan error, 3*children)

@@ -260,6 +260,7 @@ func TestTreeOfARecycledPidIsNobodys(t *testing.T) {
 }
 
 func TestTreeTestsHoldForAnOrdinaryUserWithoutCgroups(t *testing.T) {
+	slow(t)
 	if os.Geteuid() != 0 {
 		t.Skip("this is one already")
 	}

@@ -137,6 +137,7 @@ func leaveSocket(t *testing.T, path string) {
 
 // shows: D14
 func TestWithGraceTheWorkersGoOnWithoutAControllerForThatLong(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	s := newStage(t, workerOf(orderly))
 	s.grace = 20 * time.Second // counted from the controller's last answer, one poll of 4 s back, or more on a busy machine
@@ -178,6 +179,7 @@ func TestAnOrdinaryUserWithoutCgroupsCanServe(t *testing.T) {
 
 // shows: D21
 func TestAStopThatTakesItsTimeHoldsUpNeitherPollsNorQuestions(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	r := workerOf(`trap '' TERM; echo up; while :; do sleep 0.02; done`)
 	r.Stop.Grace = 3 * time.Second

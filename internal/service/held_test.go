@@ -92,6 +92,7 @@ func TestAStopWaitsUntilTheDriverHoldsNoDeviceForTheDead(t *testing.T) {
 }
 
 func TestADeviceThatIsHeldForEverIsSaidAndAskedForAgain(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	s := newStage(t, workerOf(orderly))
 	d := withDriver(s)

@@ -95,6 +95,7 @@ func TestAWorkerWhoseDeviceFailsIsReportedWhileItStillRuns(t *testing.T) {
 }
 
 func TestWithoutAKernelLogNothingIsSaidAndNothingFails(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	k := newKmsg(t)
 	if err := os.Remove(k.path); err != nil {

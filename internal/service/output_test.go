@@ -73,6 +73,7 @@ func TestWhateverAWorkerWritesIsInItsLogByteForByte(t *testing.T) {
 }
 
 func TestAPipeThatSomebodyStillHoldsIsReadOnForAWhileAndHoldsNobodyUp(t *testing.T) {
+	slow(t)
 	files := filesIn(t)
 	o, err := openOutput(files, job.Logs{}, nil, func(string) {})
 	if err != nil {

@@ -118,6 +118,7 @@ func TestStepsReadFromTheOutputAreGuessesUntilTheWorkerSaysOneItself(t *testing.
 }
 
 func TestAnIterationFileGivesACheckpointAndAGuessedStep(t *testing.T) {
+	slow(t)
 	r, gate := stepping(t, `await 1; echo 1500 >latest; exec sleep 1000`, job.Progress{Source: job.FromFile, File: "latest"})
 	r.Workdir = t.TempDir()
 	if err := os.WriteFile(filepath.Join(r.Workdir, "latest"), []byte("1000"), 0o600); err != nil {
@@ -136,6 +137,7 @@ func TestAnIterationFileGivesACheckpointAndAGuessedStep(t *testing.T) {
 
 // shows: A41
 func TestThatAnIterationFileHoldsNoStepIsTold(t *testing.T) {
+	slow(t)
 	r, gate := stepping(t, `await 1; echo release >latest; exec sleep 1000`, job.Progress{Source: job.FromFile, File: "latest"})
 	r.Workdir = t.TempDir()
 	s := enter(t, r)

@@ -27,7 +27,7 @@ func TestWhatAProcessOfAWorkerSaysCountsAndWhatItRaisesIsEvidence(t *testing.T) 
 		say "$(printf 'X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a child')"
 		setsid sh -c 'VIGIL_TEST_AS=say "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised in a session")" exit:0'
 		(setsid sh -c 'until [ -e $0 ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a daemon\nX_VIGIL_STEP=1")" X_VIGIL_STEP=3 X_VIGIL_CHECKPOINT=3' $VIGIL_INBOX.go &)
-		: > $VIGIL_INBOX.go
+		echo $VIGIL_INBOX
 		say X_VIGIL_STEP=2 STATUS=waiting
 		until [ -e $VIGIL_INBOX.end ]; do sleep 0.02; done
 		rm $VIGIL_INBOX.*
@@ -36,6 +36,11 @@ func TestWhatAProcessOfAWorkerSaysCountsAndWhatItRaisesIsEvidence(t *testing.T) 
 	s.must(run(1))
 	life := s.life(1, 0)
 	s.ears.await(t, "the child's step", func() bool { return slices.Contains(s.ears.beats, beat{life, 2, true}) })
+	s.awaitLog(1, 0, ".in\n")
+	// Only now may the daemon speak: of two steps that come together only the newer one is told.
+	if err := os.WriteFile(strings.TrimSpace(s.log(1, 0, "stdout"))+".go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.ears.await(t, "the daemon's step and checkpoint", func() bool {
 		return slices.Contains(s.ears.beats, beat{life, 3, true}) && slices.Equal(s.ears.checkpoints, []int64{3})
 	})

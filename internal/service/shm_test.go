@@ -119,6 +119,7 @@ func TestAKilledWorkersSharedMemoryIsRemovedAtTheStop(t *testing.T) {
 }
 
 func TestAKilledServicesNoteLeadsToItsWorkersSharedMemory(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	r, files := sharer(t)
 	s := enter(t, r)

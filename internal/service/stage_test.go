@@ -295,3 +295,11 @@ func atoi(t *testing.T, s string) int {
 	}
 	return n
 }
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
+}

@@ -164,6 +164,7 @@ func TestAFileTimerThatRunsOutEndsTheWorkerAndIsTheFailure(t *testing.T) {
 
 // shows: A27
 func TestAFileTimerThatIsReleasedOrHasNoSignalEndsNobody(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	s := enter(t, timerScript("watched,0,0 outer,2,9 inner,600,9 outer,-1,0"))
 	s.must(run(1))
@@ -199,6 +200,7 @@ func TestJunkInTheFileTimerIsSaidOnceAndAStrangerIsLeftAlone(t *testing.T) {
 
 // shows: A27
 func TestTorchelasticsOwnClientSetsTimers(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	python := ""
 	for _, p := range []string{"python3", "/usr/bin/python3"} {
@@ -258,6 +260,7 @@ func starve(t *testing.T, pid int) {
 }
 
 func TestThatASilentWorkerIsKeptFromTheCPUIsTold(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
 		t.Skip("this kernel keeps no schedstat")

@@ -17,6 +17,7 @@ import (
 
 // How a worker ends, and what it says when it does, does not tell that it was forked.
 func TestAForkedWorkerEndsAsAnExecutedOneDoes(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"json"}})
 	for name, program := range map[string]string{
 		"well":        "import atexit; atexit.register(print, 'bye'); print('hello', end='')",
@@ -175,6 +176,7 @@ func TestATemporaryFolderOfAPreloadedModuleLastsAsLongAsTheForkServer(t *testing
 
 // Whoever waits for the end of an interpreter with PyTorch in it loses a second.
 func TestAnExceptionThatNobodyCatchesIsReportedBeforeTheInterpreterEnds(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"json"}})
 	socket, err := net.ListenPacket("unixgram", filepath.Join(b.dir, "up"))
 	if err != nil {

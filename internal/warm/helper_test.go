@@ -231,3 +231,11 @@ func (b *bench) mustTell(words ...string) {
 func hasModule(t testing.TB, name string) bool {
 	return exec.Command(python(t), "-c", "import "+name).Run() == nil
 }
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
+}

@@ -121,6 +121,7 @@ func TestImportsThatAlwaysCrashAreGivenUp(t *testing.T) {
 }
 
 func TestAForkServerThatHangsCostsABoundedTime(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"json"}, Answer: time.Second})
 	b.file("train.py", "print('trains')")
 	b.fork(b.spec("train.py")).end(t)
@@ -146,6 +147,7 @@ func TestAForkIsNotWaitedForLongerThanItsContext(t *testing.T) {
 
 // Whenever a fork server is killed, a fork gives a worker that is whole, or none.
 func TestAForkServerMayBeKilledAtAnyPoint(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"json"}})
 	b.file("train.py", "print('trains')")
 	var forked, cold atomic.Int64
@@ -212,6 +214,7 @@ func TestAForkServerMayBeKilledAtAnyPoint(t *testing.T) {
 const forks = 100
 
 func TestForkingLeavesNothingBehind(t *testing.T) {
+	slow(t)
 	n := forks
 	if text := os.Getenv("VIGIL_TEST_FORKS"); text != "" {
 		n, _ = strconv.Atoi(text)

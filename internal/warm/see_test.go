@@ -119,6 +119,7 @@ func TestAForkedWorkerSeesWhatAnExecutedOneSees(t *testing.T) {
 }
 
 func TestAWorkerWithTorchPreloadedSeesWhatAnExecutedOneSees(t *testing.T) {
+	slow(t)
 	if !hasModule(t, "torch") {
 		t.Skip("THIS PYTHON HAS NO TORCH: not shown here")
 	}

@@ -27,6 +27,7 @@ func (b *bench) spares(n int) []int {
 }
 
 func TestWorkersThatStartTogetherAreForkedAheadForTheNextLife(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"json", "random"}, SpareAfter: time.Second})
 	b.file("train.py", "import os, random; print(os.environ['RANK'], os.getsid(0) == os.getpid(), random.random())")
 	drawn := map[string]bool{}
@@ -74,6 +75,7 @@ func TestForAWorkerThatIsRestartedInARowOneStandsReady(t *testing.T) {
 
 // Whatever becomes of a process that stands ready, the next worker is whole.
 func TestAProcessThatStandsReadyMayBeLost(t *testing.T) {
+	slow(t)
 	b := newBench(t, Options{Preload: []string{"mine"}, SpareAfter: 50 * time.Millisecond, Answer: time.Second})
 	b.file("mine.py", "value = 1")
 	b.file("train.py", "import mine; print(mine.value)")

@@ -364,3 +364,11 @@ func listenTCP(t *testing.T) net.Listener {
 	}
 	return l
 }
+
+// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes real time: not with -short")
+	}
+}

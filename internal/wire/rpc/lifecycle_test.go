@@ -126,6 +126,7 @@ func knownDeadInUnderASecond(t *testing.T) bool {
 
 // shows: D11
 func TestAServiceThatHangsIsSuspectedAndThenDeadAndMayComeBack(t *testing.T) {
+	slow(t)
 	h := startHub(t, "", func(o *HubOptions) {
 		o.PollEvery, o.FastPoll, o.DeadAfter = 50*time.Millisecond, 20*time.Millisecond, time.Second
 	})

@@ -92,6 +92,7 @@ func stateOf(rank int, state string) *api.FromService {
 //
 // shows: FAULT-D1
 func TestNoChatterPushesOutAFailureOrACheckpoint(t *testing.T) {
+	slow(t)
 	chatter := map[string]func(n int) *api.FromService{
 		"looks at CPU time": func(n int) *api.FromService {
 			return &api.FromService{Word: &api.FromService_Starved{Starved: &api.Starved{Life: WireLife(life(1, n%64)), WaitedMs: 5}}}
