@@ -76,7 +76,7 @@ soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, tiny-rl 
 	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
 	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
 	VIGIL_WARM=100 $(GO) test ./e2e/warm -run 'InARow|LastBit' -timeout 60m -count=1 -v
-	VIGIL_TAKEOVER=all VIGIL_TAKEOVER_RANDOM=500 $(GO) test ./e2e/takeover -timeout 60m -count=1 -v
+	VIGIL_TAKEOVER=all VIGIL_TAKEOVER_RANDOM=500 VIGIL_AWAY=9m $(GO) test ./e2e/takeover -timeout 60m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code
 	$(GO) test ./internal/job -update
