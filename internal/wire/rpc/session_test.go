@@ -398,3 +398,24 @@ func TestWhatAServiceSaidBeforeItDiedIsHeardBeforeItsDeath(t *testing.T) {
 		t.Errorf("heard after its death: %v", lines)
 	}
 }
+
+// shows: FAULT-D1
+func TestHowMuchWasDroppedIsToldWithTheNextSession(t *testing.T) {
+	heard := newRecorder()
+	h := startHub(t, "", func(o *HubOptions) {
+		o.Dropped = func(id ServiceID, what string) { heard.note("dropped %s %s", id, what) }
+	})
+	l := newLink(t, h.target(), nil)
+	for range maxPerLife + 36 {
+		l.Send(failure("again"))
+	}
+	if err := l.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- l.Run(ctx) }()
+	heard.await(t, 1, "dropped critic/0 36 words were dropped by the service")
+	stop()
+	<-ran
+}
