@@ -309,3 +309,28 @@ func TestIncidentsOfEarlierControllersAreShownToo(t *testing.T) {
 		t.Errorf("its file: %+v", i)
 	}
 }
+
+// shows: FAULT-A1
+//
+// A controller may itself be a worker's program, or a service of systemd's: its commands do not speak for it.
+func TestACommandCannotSpeakForTheControllersOwnSupervisor(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "env")
+	voice := []string{"NOTIFY_SOCKET=/run/outer", "WATCHDOG_USEC=1", "VIGIL_INBOX=/run/in", "VIGIL_SERVICE_URL=http://outer", "VIGIL_HOOK_PID=1", "TORCHELASTIC_ERROR_FILE=/outer"}
+	h := newHook(append(os.Environ(), append(voice, "VIGIL_JOB=tiny")...), (*exec.Cmd).Run, slog.New(slog.DiscardHandler))
+	h.begin()
+	h.tell(notice{"7", "decided", nil}.errand("env > " + out))
+	h.close()
+	got, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range voice {
+		if name, _, _ := strings.Cut(pair, "="); strings.Contains("\n"+string(got), "\n"+name+"=") {
+			t.Errorf("the command has %s", name)
+		}
+	}
+	if !strings.Contains(string(got), "VIGIL_JOB=tiny") || !strings.Contains(string(got), "VIGIL_INCIDENT=7") {
+		t.Errorf("the command has\n%s", got)
+	}
+}

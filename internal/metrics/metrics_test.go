@@ -134,13 +134,15 @@ func TestWhatHappenedIsCounted(t *testing.T) {
 	for _, kind := range []event.Kind{event.StepWentBack, event.StateBehind, event.StepAhead, event.StepsApart} {
 		m.Observe(tell(5*time.Second, kind, func(e *event.Event) { e.Role = "critic" }))
 	}
+	m.Foreign("critic", 2)
+	m.Foreign("critic", 1)
 	_, text := scrape(t, m)
 	want(t, text,
 		`vigil_failures_total{cause="silent",role="critic"} 2`, `vigil_failures_total{cause="silent",role="actor"} 0`,
 		`vigil_restarts_total{action="in_place",role="critic",rule="role_can_stay"} 1`,
 		`vigil_detection_seconds_count{cause="silent"} 2`, `vigil_detection_seconds_sum{cause="silent"} 6`,
 		`vigil_recovery_seconds_count{action="in_place"} 1`, `vigil_recovery_seconds_sum{action="in_place"} 4`,
-		`vigil_stale_messages_total 1`,
+		`vigil_stale_messages_total 1`, `vigil_foreign_messages_total{role="critic"} 3`,
 		`vigil_lives_off_step_total{kind="behind",role="critic"} 2`, `vigil_lives_off_step_total{kind="ahead",role="critic"} 1`,
 		`vigil_lives_off_step_total{kind="apart",role="critic"} 1`,
 	)

@@ -231,12 +231,12 @@ func (s *Service) start(w *worker) error {
 	if err != nil {
 		delete(s.lives, w.life.Rank)
 		s.mu.Unlock()
-		close(w.senders.begun)
+		w.senders.settle()
 		return err
 	}
 	w.proc, w.senders.family = p, s.keeper.FamilyOf(p)
 	s.mu.Unlock()
-	close(w.senders.begun)
+	w.senders.settle()
 	s.noteWorker(p)
 	return nil
 }
@@ -244,6 +244,7 @@ func (s *Service) start(w *worker) error {
 // discard removes what a life needed only while it ran. The logs stay.
 func (s *Service) discard(w *worker) {
 	w.endProbes()
+	w.senders.settle()
 	w.notify.Close()
 	w.timers.close()
 	if w.output != nil {

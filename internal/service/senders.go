@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"vigil/api"
@@ -37,8 +38,9 @@ func (r raised) String() string { return fmt.Sprintf("pid %d: %s", r.from.PID, r
 // senders is what is known of who speaks on a worker's notify socket.
 type senders struct {
 	begun  chan struct{} // closed when the worker's process has been started, or could not be
-	family *proc.Family  // nil before that, and for a worker that could not be started
-	uid    uint32        // user of the worker's process, as far as it has spoken; only the receiver knows it
+	begin  sync.Once
+	family *proc.Family // nil before that, and for a worker that could not be started
+	uid    uint32       // user of the worker's process, as far as it has spoken; only the receiver knows it
 
 	// --- guarded by Service.mu
 	raised  []raised // newest last
@@ -46,6 +48,13 @@ type senders struct {
 	foreign uint64   // datagrams that were dropped and that the controller has not heard of
 	telling bool     // it will be told of them soon
 	said    bool     // a person has been told
+}
+
+// settle lets words be heard: it is known from here on which process the worker is, or that there is none.
+func (k *senders) settle() {
+	if k.begun != nil {
+		k.begin.Do(func() { close(k.begun) })
+	}
 }
 
 // hear takes the words of one datagram. Those of a life that has ended, or is being stopped, are dropped, and those
@@ -149,22 +158,24 @@ func (s *Service) awaitEndOf(w *worker, r raised) {
 	case <-w.ended:
 	case <-w.probing.Done():
 	}
-	hangs := r.from.Alive() && !bearsEnds(w.senders.family.Between(r.from.PID))
+	hangs := r.from.Alive() && isAllThatRuns(w.senders.family.Between(r.from.PID))
 	s.change(func(out *words) {
 		w.senders.holding = false
-		if hangs && s.listensTo(w) {
+		if hangs && s.listensTo(w) && w.memory.heard.Before(r.at) {
 			s.report(w, r.text, out)
 		}
 	})
 }
 
-// bearsEnds reports whether one of the processes is an interpreter that may go on after the end of what it has
-// started, unlike a shell or a wrapper that does nothing but wait for it.
-func bearsEnds(pids []int) bool {
-	return slices.ContainsFunc(pids, func(pid int) bool {
-		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+// isAllThatRuns reports whether the ancestors of a process do nothing but wait for it, as a shell or another wrapper
+// does: each has one child, and none is an interpreter that may go on by itself.
+func isAllThatRuns(ancestors []int) bool {
+	return len(ancestors) > 0 && !slices.ContainsFunc(ancestors, func(pid int) bool {
+		of := filepath.Join("/proc", strconv.Itoa(pid))
+		program, err := os.Readlink(filepath.Join(of, "exe"))
 		name := filepath.Base(program)
-		return err != nil || strings.HasPrefix(name, "python") || strings.HasPrefix(name, "pypy")
+		children, unknown := os.ReadFile(filepath.Join(of, "task", strconv.Itoa(pid), "children"))
+		return err != nil || strings.HasPrefix(name, "python") || strings.HasPrefix(name, "pypy") || unknown != nil || len(strings.Fields(string(children))) != 1
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/role"
 	"vigil/internal/wire/notify"
@@ -141,4 +142,61 @@ func TestTheWordOfASenderThatIsGoneCounts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shows: FAULT-A1
+//
+// A program that has raised and does not end is no tolerated failure where a shell waits for it and runs nothing else;
+// below a program that may bear it, or beside another one, it is.
+func TestAProgramThatHasRaisedAndDoesNotEndIsAFailureBelowAShellOnly(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("SKIPPED: python3 is not installed")
+	}
+	r := workerOf(`[ $RANK != 2 ] || { VIGIL_TEST_AS=say "$SELF" "${RAISES}2" & sleep 1000; }
+		[ $RANK = 0 ] || exec ` + python + ` -c 'import os, subprocess; subprocess.run([os.environ["SELF"], os.environ["RAISES"] + "1"], env=dict(os.environ, VIGIL_TEST_AS="say"))'
+		until [ -e raised ]; do sleep 0.02; done
+		VIGIL_TEST_AS=say "$SELF" "$RAISES$RANK"; :`)
+	r.Workdir = t.TempDir()
+	r.Env["RAISES"] = "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by "
+	r.Workers = 3
+	s := enter(t, r)
+	order := run(1)
+	order.GetRun().WorldSize = 3
+	order.GetRun().Workers = append(order.GetRun().Workers, &api.Worker{Rank: 2, Attempt: 1})
+	s.must(order)
+	eventually(t, "ranks 1 and 2 to raise", func() bool {
+		return strings.Contains(s.said.String(), "raised by 1") && strings.Contains(s.said.String(), "raised by 2")
+	})
+	touch(t, filepath.Join(r.Workdir, "raised"))
+	f := s.ears.awaitFailure(t, 1)
+	if f.Life.Rank != 0 || f.Cause != role.Reported || f.Detail != "raised by 0" {
+		t.Errorf("failure %+v, want rank 0's", f)
+	}
+}
+
+// shows: FAULT-A1
+func TestAnErrorFileThatATrainingHasBorneDoesNotSayWhyItEndsLater(t *testing.T) {
+	t.Parallel()
+	s := enter(t, workerOf(saying+`[ $RANK = 0 ] || exec sleep 1000
+		echo '{"message": "RuntimeError: of a child"}' > "$TORCHELASTIC_ERROR_FILE"
+		touch -d '1 minute ago' "$TORCHELASTIC_ERROR_FILE"
+		say X_VIGIL_STEP=41; exit 5`))
+	s.must(run(1))
+	if f := s.ears.awaitFailure(t, 1); f.Cause != role.Exited || !strings.HasPrefix(f.Detail, "exit code 5") {
+		t.Errorf("failure %+v, want the exit alone", f)
+	}
+}
+
+// A start that fails, and a word that comes meanwhile, hold nobody up.
+func TestAWorkerThatCannotBeStartedHearsNobodyAndIsDiscarded(t *testing.T) {
+	t.Parallel()
+	r := workerOf("")
+	r.Command = []string{"/does/not/exist"}
+	s := enter(t, r)
+	if _, err := s.call(run(1)); err == nil {
+		t.Fatal("a program that does not exist was started")
+	}
+	s.must(stop(&api.Stop{}))
 }
