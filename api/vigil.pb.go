@@ -99,6 +99,8 @@ type FromService struct {
 	//	*FromService_Starved
 	//	*FromService_Notice
 	//	*FromService_StepSet
+	//	*FromService_Asked
+	//	*FromService_Ending
 	Word          isFromService_Word `protobuf_oneof:"word"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -231,6 +233,24 @@ func (x *FromService) GetStepSet() *StepSet {
 	return nil
 }
 
+func (x *FromService) GetAsked() *Asked {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_Asked); ok {
+			return x.Asked
+		}
+	}
+	return nil
+}
+
+func (x *FromService) GetEnding() *Ending {
+	if x != nil {
+		if x, ok := x.Word.(*FromService_Ending); ok {
+			return x.Ending
+		}
+	}
+	return nil
+}
+
 type isFromService_Word interface {
 	isFromService_Word()
 }
@@ -275,6 +295,14 @@ type FromService_StepSet struct {
 	StepSet *StepSet `protobuf:"bytes,15,opt,name=step_set,json=stepSet,proto3,oneof"`
 }
 
+type FromService_Asked struct {
+	Asked *Asked `protobuf:"bytes,10,opt,name=asked,proto3,oneof"`
+}
+
+type FromService_Ending struct {
+	Ending *Ending `protobuf:"bytes,11,opt,name=ending,proto3,oneof"`
+}
+
 func (*FromService_Hello) isFromService_Word() {}
 
 func (*FromService_Beats) isFromService_Word() {}
@@ -295,6 +323,10 @@ func (*FromService_Notice) isFromService_Word() {}
 
 func (*FromService_StepSet) isFromService_Word() {}
 
+func (*FromService_Asked) isFromService_Word() {}
+
+func (*FromService_Ending) isFromService_Word() {}
+
 // Hello begins a session. It tells everything that still holds, so that nothing said while there was no
 // session has to be sent later: what runs, and of each worker its failures, its newest checkpoint, its
 // open phases. What its receiver has heard already it knows by its number.
@@ -305,6 +337,8 @@ type Hello struct {
 	Failures      []*Failure             `protobuf:"bytes,3,rep,name=failures,proto3" json:"failures,omitempty"`               // of the role as a whole, reported to the service in this incarnation
 	Dropped       uint64                 `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"`                // words that this service has dropped since its last Hello
 	StepSet       *StepSet               `protobuf:"bytes,15,opt,name=step_set,json=stepSet,proto3" json:"step_set,omitempty"` // the newest, until the controller has said StepKept
+	Asked         *Asked                 `protobuf:"bytes,5,opt,name=asked,proto3" json:"asked,omitempty"`                     // by an operator, since the last life began
+	Ending        *Ending                `protobuf:"bytes,6,opt,name=ending,proto3" json:"ending,omitempty"`                   // it ends, because of a signal
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -370,6 +404,20 @@ func (x *Hello) GetDropped() uint64 {
 func (x *Hello) GetStepSet() *StepSet {
 	if x != nil {
 		return x.StepSet
+	}
+	return nil
+}
+
+func (x *Hello) GetAsked() *Asked {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
+func (x *Hello) GetEnding() *Ending {
+	if x != nil {
+		return x.Ending
 	}
 	return nil
 }
@@ -841,6 +889,107 @@ func (x *Notice) GetForeign() uint64 {
 	return 0
 }
 
+// Asked says what an operator has asked this service for at its own endpoints, and the controller is to do
+// with the whole role.
+type Asked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`      // "stop_service"
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"` // as that of a failure
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Asked) Reset() {
+	*x = Asked{}
+	mi := &file_vigil_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Asked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Asked) ProtoMessage() {}
+
+func (x *Asked) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Asked.ProtoReflect.Descriptor instead.
+func (*Asked) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Asked) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Asked) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// Ending says that the service ends because of a signal: it stops its workers in order and is gone then. It
+// takes no order to run any more. Whether the controller has sent the signal the controller knows. It may come
+// twice.
+type Ending struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signal        string                 `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"` // such as SIGTERM
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ending) Reset() {
+	*x = Ending{}
+	mi := &file_vigil_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ending) ProtoMessage() {}
+
+func (x *Ending) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ending.ProtoReflect.Descriptor instead.
+func (*Ending) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Ending) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
 // Failure is a worker's, or with whole_service the service's own.
 type Failure struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -861,7 +1010,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1022,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[10]
+	mi := &file_vigil_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1035,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{10}
+	return file_vigil_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Failure) GetLife() *Life {
@@ -967,7 +1116,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1128,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[11]
+	mi := &file_vigil_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1141,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{11}
+	return file_vigil_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1052,7 +1201,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1213,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[12]
+	mi := &file_vigil_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1226,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{12}
+	return file_vigil_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WorkerState) GetLife() *Life {
@@ -1147,7 +1296,7 @@ type Past struct {
 
 func (x *Past) Reset() {
 	*x = Past{}
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1308,7 @@ func (x *Past) String() string {
 func (*Past) ProtoMessage() {}
 
 func (x *Past) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[13]
+	mi := &file_vigil_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1321,7 @@ func (x *Past) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Past.ProtoReflect.Descriptor instead.
 func (*Past) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{13}
+	return file_vigil_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Past) GetSpoken() bool {
@@ -1251,6 +1400,7 @@ type ToService struct {
 	//	*ToService_Leave
 	//	*ToService_Forward
 	//	*ToService_StepKept
+	//	*ToService_Lengthen
 	Order         isToService_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1258,7 +1408,7 @@ type ToService struct {
 
 func (x *ToService) Reset() {
 	*x = ToService{}
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1420,7 @@ func (x *ToService) String() string {
 func (*ToService) ProtoMessage() {}
 
 func (x *ToService) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[14]
+	mi := &file_vigil_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1433,7 @@ func (x *ToService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToService.ProtoReflect.Descriptor instead.
 func (*ToService) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{14}
+	return file_vigil_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ToService) GetId() uint64 {
@@ -1372,6 +1522,15 @@ func (x *ToService) GetStepKept() *StepKept {
 	return nil
 }
 
+func (x *ToService) GetLengthen() *Lengthen {
+	if x != nil {
+		if x, ok := x.Order.(*ToService_Lengthen); ok {
+			return x.Lengthen
+		}
+	}
+	return nil
+}
+
 type isToService_Order interface {
 	isToService_Order()
 }
@@ -1408,6 +1567,10 @@ type ToService_StepKept struct {
 	StepKept *StepKept `protobuf:"bytes,15,opt,name=step_kept,json=stepKept,proto3,oneof"`
 }
 
+type ToService_Lengthen struct {
+	Lengthen *Lengthen `protobuf:"bytes,8,opt,name=lengthen,proto3,oneof"`
+}
+
 func (*ToService_Run) isToService_Order() {}
 
 func (*ToService_Stop) isToService_Order() {}
@@ -1424,6 +1587,8 @@ func (*ToService_Forward) isToService_Order() {}
 
 func (*ToService_StepKept) isToService_Order() {}
 
+func (*ToService_Lengthen) isToService_Order() {}
+
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1438,7 +1603,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1615,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[15]
+	mi := &file_vigil_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1628,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{15}
+	return file_vigil_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -1518,7 +1683,7 @@ type StepKept struct {
 
 func (x *StepKept) Reset() {
 	*x = StepKept{}
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1695,7 @@ func (x *StepKept) String() string {
 func (*StepKept) ProtoMessage() {}
 
 func (x *StepKept) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[16]
+	mi := &file_vigil_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1708,7 @@ func (x *StepKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepKept.ProtoReflect.Descriptor instead.
 func (*StepKept) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{16}
+	return file_vigil_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StepKept) GetNumber() uint64 {
@@ -1563,7 +1728,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1740,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[17]
+	mi := &file_vigil_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1753,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{17}
+	return file_vigil_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Forward) GetSignal() string {
@@ -1621,7 +1786,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1798,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[18]
+	mi := &file_vigil_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1811,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{18}
+	return file_vigil_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Run) GetIncarnation() uint64 {
@@ -1760,7 +1925,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1937,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[19]
+	mi := &file_vigil_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1950,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{19}
+	return file_vigil_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Worker) GetRank() uint32 {
@@ -1830,7 +1995,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2007,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[20]
+	mi := &file_vigil_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2020,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{20}
+	return file_vigil_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Stop) GetAfterFailure() bool {
@@ -1893,6 +2058,43 @@ func (x *Stop) GetRanks() []uint32 {
 	return nil
 }
 
+// Lengthen gives the stops that are under way, and all until the next life, the grace of a wanted stop.
+type Lengthen struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lengthen) Reset() {
+	*x = Lengthen{}
+	mi := &file_vigil_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lengthen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lengthen) ProtoMessage() {}
+
+func (x *Lengthen) ProtoReflect() protoreflect.Message {
+	mi := &file_vigil_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lengthen.ProtoReflect.Descriptor instead.
+func (*Lengthen) Descriptor() ([]byte, []int) {
+	return file_vigil_proto_rawDescGZIP(), []int{23}
+}
+
 type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1901,7 +2103,7 @@ type GetStep struct {
 
 func (x *GetStep) Reset() {
 	*x = GetStep{}
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2115,7 @@ func (x *GetStep) String() string {
 func (*GetStep) ProtoMessage() {}
 
 func (x *GetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[21]
+	mi := &file_vigil_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2128,7 @@ func (x *GetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStep.ProtoReflect.Descriptor instead.
 func (*GetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{21}
+	return file_vigil_proto_rawDescGZIP(), []int{24}
 }
 
 type SetStep struct {
@@ -1938,7 +2140,7 @@ type SetStep struct {
 
 func (x *SetStep) Reset() {
 	*x = SetStep{}
-	mi := &file_vigil_proto_msgTypes[22]
+	mi := &file_vigil_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2152,7 @@ func (x *SetStep) String() string {
 func (*SetStep) ProtoMessage() {}
 
 func (x *SetStep) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[22]
+	mi := &file_vigil_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2165,7 @@ func (x *SetStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetStep.ProtoReflect.Descriptor instead.
 func (*SetStep) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{22}
+	return file_vigil_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SetStep) GetStep() int64 {
@@ -1983,7 +2185,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_vigil_proto_msgTypes[23]
+	mi := &file_vigil_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2197,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[23]
+	mi := &file_vigil_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2210,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{23}
+	return file_vigil_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Peers) GetJson() string {
@@ -2027,7 +2229,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_vigil_proto_msgTypes[24]
+	mi := &file_vigil_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2241,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_vigil_proto_msgTypes[24]
+	mi := &file_vigil_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2254,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_vigil_proto_rawDescGZIP(), []int{24}
+	return file_vigil_proto_rawDescGZIP(), []int{27}
 }
 
 var File_vigil_proto protoreflect.FileDescriptor
@@ -2063,7 +2265,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\x04Life\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\rR\aattempt\"\xc1\x03\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\"\x90\x04\n" +
 	"\vFromService\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\f.vigil.HelloH\x00R\x05hello\x12$\n" +
 	"\x05beats\x18\x02 \x01(\v2\f.vigil.BeatsH\x00R\x05beats\x12*\n" +
@@ -2076,14 +2278,19 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05phase\x18\a \x01(\v2\f.vigil.PhaseH\x00R\x05phase\x12*\n" +
 	"\astarved\x18\b \x01(\v2\x0e.vigil.StarvedH\x00R\astarved\x12'\n" +
 	"\x06notice\x18\t \x01(\v2\r.vigil.NoticeH\x00R\x06notice\x12+\n" +
-	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetH\x00R\astepSetB\x06\n" +
-	"\x04word\"\xc0\x01\n" +
+	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetH\x00R\astepSet\x12$\n" +
+	"\x05asked\x18\n" +
+	" \x01(\v2\f.vigil.AskedH\x00R\x05asked\x12'\n" +
+	"\x06ending\x18\v \x01(\v2\r.vigil.EndingH\x00R\x06endingB\x06\n" +
+	"\x04word\"\x8b\x02\n" +
 	"\x05Hello\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\aworkers\x18\x02 \x03(\v2\x12.vigil.WorkerStateR\aworkers\x12*\n" +
 	"\bfailures\x18\x03 \x03(\v2\x0e.vigil.FailureR\bfailures\x12\x18\n" +
 	"\adropped\x18\x04 \x01(\x04R\adropped\x12)\n" +
-	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetR\astepSet\"\x84\x01\n" +
+	"\bstep_set\x18\x0f \x01(\v2\x0e.vigil.StepSetR\astepSet\x12\"\n" +
+	"\x05asked\x18\x05 \x01(\v2\f.vigil.AskedR\x05asked\x12%\n" +
+	"\x06ending\x18\x06 \x01(\v2\r.vigil.EndingR\x06ending\"\x84\x01\n" +
 	"\aStepSet\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x14\n" +
@@ -2119,7 +2326,12 @@ const file_vigil_proto_rawDesc = "" +
 	"unreadable\x18\x03 \x01(\bR\n" +
 	"unreadable\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x18\n" +
-	"\aforeign\x18\x05 \x01(\x04R\aforeign\"\xf5\x01\n" +
+	"\aforeign\x18\x05 \x01(\x04R\aforeign\"3\n" +
+	"\x05Asked\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\" \n" +
+	"\x06Ending\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\"\xf5\x01\n" +
 	"\aFailure\x12\x1f\n" +
 	"\x04life\x18\x01 \x01(\v2\v.vigil.LifeR\x04life\x12#\n" +
 	"\rwhole_service\x18\x02 \x01(\bR\fwholeService\x12\x14\n" +
@@ -2156,7 +2368,7 @@ const file_vigil_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\v2\x11.vigil.CheckpointR\n" +
 	"checkpoint\x12'\n" +
-	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\xe9\x02\n" +
+	"\anotices\x18\t \x03(\v2\r.vigil.NoticeR\anotices\"\x98\x03\n" +
 	"\tToService\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
 	"\x03run\x18\x02 \x01(\v2\n" +
@@ -2167,7 +2379,8 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05peers\x18\x06 \x01(\v2\f.vigil.PeersH\x00R\x05peers\x12$\n" +
 	"\x05leave\x18\a \x01(\v2\f.vigil.LeaveH\x00R\x05leave\x12*\n" +
 	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforward\x12.\n" +
-	"\tstep_kept\x18\x0f \x01(\v2\x0f.vigil.StepKeptH\x00R\bstepKeptB\a\n" +
+	"\tstep_kept\x18\x0f \x01(\v2\x0f.vigil.StepKeptH\x00R\bstepKept\x12-\n" +
+	"\blengthen\x18\b \x01(\v2\x0f.vigil.LengthenH\x00R\blengthenB\a\n" +
 	"\x05order\"\xde\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
@@ -2224,7 +2437,9 @@ const file_vigil_proto_rawDesc = "" +
 	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x1a\n" +
 	"\bincident\x18\x03 \x01(\tR\bincident\x12\x14\n" +
 	"\x05cause\x18\x04 \x01(\tR\x05cause\x12\x14\n" +
-	"\x05ranks\x18\x05 \x03(\rR\x05ranks\"\t\n" +
+	"\x05ranks\x18\x05 \x03(\rR\x05ranks\"\n" +
+	"\n" +
+	"\bLengthen\"\t\n" +
 	"\aGetStep\"\x1d\n" +
 	"\aSetStep\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\"\x1b\n" +
@@ -2246,7 +2461,7 @@ func file_vigil_proto_rawDescGZIP() []byte {
 	return file_vigil_proto_rawDescData
 }
 
-var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_vigil_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_vigil_proto_goTypes = []any{
 	(*Life)(nil),        // 0: vigil.Life
 	(*FromService)(nil), // 1: vigil.FromService
@@ -2258,73 +2473,81 @@ var file_vigil_proto_goTypes = []any{
 	(*Checkpoint)(nil),  // 7: vigil.Checkpoint
 	(*Starved)(nil),     // 8: vigil.Starved
 	(*Notice)(nil),      // 9: vigil.Notice
-	(*Failure)(nil),     // 10: vigil.Failure
-	(*Exit)(nil),        // 11: vigil.Exit
-	(*WorkerState)(nil), // 12: vigil.WorkerState
-	(*Past)(nil),        // 13: vigil.Past
-	(*ToService)(nil),   // 14: vigil.ToService
-	(*Answer)(nil),      // 15: vigil.Answer
-	(*StepKept)(nil),    // 16: vigil.StepKept
-	(*Forward)(nil),     // 17: vigil.Forward
-	(*Run)(nil),         // 18: vigil.Run
-	(*Worker)(nil),      // 19: vigil.Worker
-	(*Stop)(nil),        // 20: vigil.Stop
-	(*GetStep)(nil),     // 21: vigil.GetStep
-	(*SetStep)(nil),     // 22: vigil.SetStep
-	(*Peers)(nil),       // 23: vigil.Peers
-	(*Leave)(nil),       // 24: vigil.Leave
-	nil,                 // 25: vigil.Answer.SpokenEntry
-	nil,                 // 26: vigil.Run.PeersEntry
-	nil,                 // 27: vigil.Worker.PortsEntry
+	(*Asked)(nil),       // 10: vigil.Asked
+	(*Ending)(nil),      // 11: vigil.Ending
+	(*Failure)(nil),     // 12: vigil.Failure
+	(*Exit)(nil),        // 13: vigil.Exit
+	(*WorkerState)(nil), // 14: vigil.WorkerState
+	(*Past)(nil),        // 15: vigil.Past
+	(*ToService)(nil),   // 16: vigil.ToService
+	(*Answer)(nil),      // 17: vigil.Answer
+	(*StepKept)(nil),    // 18: vigil.StepKept
+	(*Forward)(nil),     // 19: vigil.Forward
+	(*Run)(nil),         // 20: vigil.Run
+	(*Worker)(nil),      // 21: vigil.Worker
+	(*Stop)(nil),        // 22: vigil.Stop
+	(*Lengthen)(nil),    // 23: vigil.Lengthen
+	(*GetStep)(nil),     // 24: vigil.GetStep
+	(*SetStep)(nil),     // 25: vigil.SetStep
+	(*Peers)(nil),       // 26: vigil.Peers
+	(*Leave)(nil),       // 27: vigil.Leave
+	nil,                 // 28: vigil.Answer.SpokenEntry
+	nil,                 // 29: vigil.Run.PeersEntry
+	nil,                 // 30: vigil.Worker.PortsEntry
 }
 var file_vigil_proto_depIdxs = []int32{
 	2,  // 0: vigil.FromService.hello:type_name -> vigil.Hello
 	4,  // 1: vigil.FromService.beats:type_name -> vigil.Beats
-	10, // 2: vigil.FromService.failure:type_name -> vigil.Failure
-	12, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
-	15, // 4: vigil.FromService.answer:type_name -> vigil.Answer
+	12, // 2: vigil.FromService.failure:type_name -> vigil.Failure
+	14, // 3: vigil.FromService.worker:type_name -> vigil.WorkerState
+	17, // 4: vigil.FromService.answer:type_name -> vigil.Answer
 	7,  // 5: vigil.FromService.checkpoint:type_name -> vigil.Checkpoint
 	6,  // 6: vigil.FromService.phase:type_name -> vigil.Phase
 	8,  // 7: vigil.FromService.starved:type_name -> vigil.Starved
 	9,  // 8: vigil.FromService.notice:type_name -> vigil.Notice
 	3,  // 9: vigil.FromService.step_set:type_name -> vigil.StepSet
-	12, // 10: vigil.Hello.workers:type_name -> vigil.WorkerState
-	10, // 11: vigil.Hello.failures:type_name -> vigil.Failure
-	3,  // 12: vigil.Hello.step_set:type_name -> vigil.StepSet
-	5,  // 13: vigil.Beats.beats:type_name -> vigil.Beat
-	0,  // 14: vigil.Beat.life:type_name -> vigil.Life
-	0,  // 15: vigil.Phase.life:type_name -> vigil.Life
-	0,  // 16: vigil.Checkpoint.life:type_name -> vigil.Life
-	0,  // 17: vigil.Starved.life:type_name -> vigil.Life
-	0,  // 18: vigil.Notice.life:type_name -> vigil.Life
-	0,  // 19: vigil.Failure.life:type_name -> vigil.Life
-	11, // 20: vigil.Failure.exit:type_name -> vigil.Exit
-	0,  // 21: vigil.WorkerState.life:type_name -> vigil.Life
-	11, // 22: vigil.WorkerState.exit:type_name -> vigil.Exit
-	13, // 23: vigil.WorkerState.past:type_name -> vigil.Past
-	6,  // 24: vigil.Past.phases:type_name -> vigil.Phase
-	10, // 25: vigil.Past.failures:type_name -> vigil.Failure
-	7,  // 26: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
-	9,  // 27: vigil.Past.notices:type_name -> vigil.Notice
-	18, // 28: vigil.ToService.run:type_name -> vigil.Run
-	20, // 29: vigil.ToService.stop:type_name -> vigil.Stop
-	21, // 30: vigil.ToService.get_step:type_name -> vigil.GetStep
-	22, // 31: vigil.ToService.set_step:type_name -> vigil.SetStep
-	23, // 32: vigil.ToService.peers:type_name -> vigil.Peers
-	24, // 33: vigil.ToService.leave:type_name -> vigil.Leave
-	17, // 34: vigil.ToService.forward:type_name -> vigil.Forward
-	16, // 35: vigil.ToService.step_kept:type_name -> vigil.StepKept
-	25, // 36: vigil.Answer.spoken:type_name -> vigil.Answer.SpokenEntry
-	19, // 37: vigil.Run.workers:type_name -> vigil.Worker
-	26, // 38: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
-	27, // 39: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
-	1,  // 40: vigil.Sessions.Open:input_type -> vigil.FromService
-	14, // 41: vigil.Sessions.Open:output_type -> vigil.ToService
-	41, // [41:42] is the sub-list for method output_type
-	40, // [40:41] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	10, // 10: vigil.FromService.asked:type_name -> vigil.Asked
+	11, // 11: vigil.FromService.ending:type_name -> vigil.Ending
+	14, // 12: vigil.Hello.workers:type_name -> vigil.WorkerState
+	12, // 13: vigil.Hello.failures:type_name -> vigil.Failure
+	3,  // 14: vigil.Hello.step_set:type_name -> vigil.StepSet
+	10, // 15: vigil.Hello.asked:type_name -> vigil.Asked
+	11, // 16: vigil.Hello.ending:type_name -> vigil.Ending
+	5,  // 17: vigil.Beats.beats:type_name -> vigil.Beat
+	0,  // 18: vigil.Beat.life:type_name -> vigil.Life
+	0,  // 19: vigil.Phase.life:type_name -> vigil.Life
+	0,  // 20: vigil.Checkpoint.life:type_name -> vigil.Life
+	0,  // 21: vigil.Starved.life:type_name -> vigil.Life
+	0,  // 22: vigil.Notice.life:type_name -> vigil.Life
+	0,  // 23: vigil.Failure.life:type_name -> vigil.Life
+	13, // 24: vigil.Failure.exit:type_name -> vigil.Exit
+	0,  // 25: vigil.WorkerState.life:type_name -> vigil.Life
+	13, // 26: vigil.WorkerState.exit:type_name -> vigil.Exit
+	15, // 27: vigil.WorkerState.past:type_name -> vigil.Past
+	6,  // 28: vigil.Past.phases:type_name -> vigil.Phase
+	12, // 29: vigil.Past.failures:type_name -> vigil.Failure
+	7,  // 30: vigil.Past.checkpoint:type_name -> vigil.Checkpoint
+	9,  // 31: vigil.Past.notices:type_name -> vigil.Notice
+	20, // 32: vigil.ToService.run:type_name -> vigil.Run
+	22, // 33: vigil.ToService.stop:type_name -> vigil.Stop
+	24, // 34: vigil.ToService.get_step:type_name -> vigil.GetStep
+	25, // 35: vigil.ToService.set_step:type_name -> vigil.SetStep
+	26, // 36: vigil.ToService.peers:type_name -> vigil.Peers
+	27, // 37: vigil.ToService.leave:type_name -> vigil.Leave
+	19, // 38: vigil.ToService.forward:type_name -> vigil.Forward
+	18, // 39: vigil.ToService.step_kept:type_name -> vigil.StepKept
+	23, // 40: vigil.ToService.lengthen:type_name -> vigil.Lengthen
+	28, // 41: vigil.Answer.spoken:type_name -> vigil.Answer.SpokenEntry
+	21, // 42: vigil.Run.workers:type_name -> vigil.Worker
+	29, // 43: vigil.Run.peers:type_name -> vigil.Run.PeersEntry
+	30, // 44: vigil.Worker.ports:type_name -> vigil.Worker.PortsEntry
+	1,  // 45: vigil.Sessions.Open:input_type -> vigil.FromService
+	16, // 46: vigil.Sessions.Open:output_type -> vigil.ToService
+	46, // [46:47] is the sub-list for method output_type
+	45, // [45:46] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_vigil_proto_init() }
@@ -2343,8 +2566,10 @@ func file_vigil_proto_init() {
 		(*FromService_Starved)(nil),
 		(*FromService_Notice)(nil),
 		(*FromService_StepSet)(nil),
+		(*FromService_Asked)(nil),
+		(*FromService_Ending)(nil),
 	}
-	file_vigil_proto_msgTypes[14].OneofWrappers = []any{
+	file_vigil_proto_msgTypes[16].OneofWrappers = []any{
 		(*ToService_Run)(nil),
 		(*ToService_Stop)(nil),
 		(*ToService_GetStep)(nil),
@@ -2353,6 +2578,7 @@ func file_vigil_proto_init() {
 		(*ToService_Leave)(nil),
 		(*ToService_Forward)(nil),
 		(*ToService_StepKept)(nil),
+		(*ToService_Lengthen)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2360,7 +2586,7 @@ func file_vigil_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vigil_proto_rawDesc), len(file_vigil_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -109,7 +109,10 @@ func (watcher) Notice(role.Life, string) {}
 func (watcher) StepSet(rpc.ServiceID, rpc.StepSet) {}
 
 // Foreign is dropped.
-func (watcher) Foreign(role.Life, uint64) {}
+func (watcher) Foreign(role.Life, uint64)      {}
+func (watcher) Asked(rpc.Registration, string) {}
+
+func (watcher) Ending(rpc.Registration, string) {}
 
 func (w watcher) Failed(f role.Failure, _ rpc.ServiceID) { w.Report(f) }
 

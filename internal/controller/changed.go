@@ -78,7 +78,17 @@ func (c *Controller) takeOver(ctx context.Context) error {
 	}
 	c.log.Info("going on with a run", "run", c.uid, "epoch", c.ground.epoch, "services alive", living,
 		"global restarts spent", c.remembered.Ledger.Global)
+	c.warnOfStopped()
 	return nil
+}
+
+// warnOfStopped says which roles an operator has stopped under an earlier controller: they are not begun, and how they
+// are.
+func (c *Controller) warnOfStopped() {
+	for _, n := range c.remembered.StoppedByHand(c.opts.Job.Names()) {
+		c.log.Warn(fmt.Sprintf("role %s was stopped by hand under an earlier controller and stays stopped", n),
+			"begin it with", fmt.Sprintf("curl -X POST %s/api/v1/roles/%s/restart", c.url(), n))
+	}
 }
 
 // recall reads what an earlier controller of the run has kept, and says whether the job can go on as it

@@ -51,6 +51,7 @@ type member struct {
 	id      rpc.ServiceID
 	service *local.Service
 	wanted  bool // we are ending it, or its death has been told
+	ending  bool // it has said that it ends because of a signal
 }
 
 func newCrew(c *Controller) *crew {
@@ -137,7 +138,7 @@ func (w *crew) ReadStep(ctx context.Context, name role.Name) (engine.Steps, erro
 func (w *crew) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) (held []string, err error) {
 	var mu sync.Mutex
 	err = w.each(name, func(m *member) error {
-		if w.isGivenUp(m) {
+		if w.isGivenUp(m) && !w.isEnding(m) { // one that is ending stops its workers in order
 			w.takeEvidence(ctx, m, how)
 			return w.remove(ctx, m, silentGrace)
 		}
@@ -173,6 +174,14 @@ func (w *crew) isGivenUp(m *member) bool {
 	return m.wanted
 }
 
+// Lengthen gives the role's stops that are under way the grace of a wanted one.
+func (w *crew) Lengthen(ctx context.Context, name role.Name) error {
+	return w.each(name, func(m *member) error {
+		_, err := w.hub.Call(ctx, m.id, &api.ToService{Order: &api.ToService_Lengthen{Lengthen: &api.Lengthen{}}})
+		return err
+	})
+}
+
 // remove ends a service and everything of it, with proof.
 func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error {
 	w.mu.Lock()
@@ -200,7 +209,7 @@ func (w *crew) remove(ctx context.Context, m *member, grace time.Duration) error
 // Delete ends the role's services, but for those that may be kept because they answer.
 func (w *crew) Delete(ctx context.Context, name role.Name, which engine.DeleteKind) error {
 	return w.each(name, func(m *member) error {
-		if which == engine.UnlessWell && w.opts.GlobalRestart == "keep" && w.answers(ctx, m) && !w.isStale(name) {
+		if which == engine.UnlessWell && w.opts.GlobalRestart == "keep" && !w.isEnding(m) && w.answers(ctx, m) && !w.isStale(name) {
 			return nil
 		}
 		return w.remove(ctx, m, leaveGrace)

@@ -106,27 +106,28 @@ func (e ears) Worker(id rpc.ServiceID, w rpc.WorkerState) {
 			e.crew.meet(id, w.Life, who)
 		}
 	}
-	switch {
-	case w.State == role.WorkerDown && w.Again:
+	if w.State == role.WorkerDown && w.Again {
 		e.crew.fell(w)
-	case w.State == role.WorkerDown:
-		e.stoppedThere(w.Life)
 	}
 	e.crew.touch()
 }
 
-// stoppedThere takes in that workers of a role that is well have been ended without a failure: somebody
-// has used stop_service of the service itself. The role is stopped by hand then.
-func (e ears) stoppedThere(life role.Life) {
-	rec, err := e.store.Record(life.Role)
-	if err != nil || life.Rank < 0 || life.Rank >= len(rec.Ranks) || rec.Ranks[life.Rank].Life != life || !rec.Healthy || e.engine.Status(life.Role).State != role.Running {
+// Asked carries out what an operator has asked a service for at its own endpoints.
+func (e ears) Asked(r rpc.Registration, what string) {
+	if what != rpc.AskedStop {
+		e.log.Warn("service "+r.Name()+" was asked for something that this version does not know", "what", what)
 		return
 	}
 	go func() {
-		if err := roles(e).StopService(context.Background(), life.Role); err != nil {
-			e.log.Error("stop '"+string(life.Role)+"', which was stopped at its service", "error", err)
+		if err := roles(e).StopService(context.Background(), r.ID.Role); err != nil {
+			e.log.Error("stop '"+string(r.ID.Role)+"', which an operator has asked its service for", "error", err)
 		}
 	}()
+}
+
+// Ending takes in that a service ends because of a signal.
+func (e ears) Ending(r rpc.Registration, signal string) {
+	e.crew.ending(r.ID, r.PID, signal)
 }
 
 // Checkpoint hands on that a worker has saved its work.

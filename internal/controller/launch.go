@@ -28,7 +28,7 @@ func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error
 		return err
 	}
 	for _, m := range w.of(name) {
-		if m.id.Index >= len(squads) || w.isStale(name) || !w.answers(ctx, m) {
+		if m.id.Index >= len(squads) || w.isStale(name) || w.isEnding(m) || !w.answers(ctx, m) {
 			if err := w.remove(ctx, m, 0); err != nil {
 				return err
 			}
@@ -173,10 +173,49 @@ func (w *crew) unreachable(id rpc.ServiceID, pid int, why string) {
 	w.lost(id, pid, role.Unreachable, "its service is unreachable: "+why)
 }
 
-// lost tells the death of a service, once, unless we wanted it or have replaced it. The death of one
+// ending tells that a service ends its workers and then itself because of a signal. Where we have sent it, that is
+// what we wanted. It is not used for another life.
+func (w *crew) ending(id rpc.ServiceID, pid int, signal string) {
+	w.mu.Lock()
+	m, ok := w.members[id]
+	ours := ok && m.service.PID() == pid
+	if ours {
+		m.ending = true
+	}
+	known := ours && m.wanted
+	w.mu.Unlock()
+	if !ours || known {
+		return
+	}
+	w.log.Warn("service "+id.String()+" got a signal and is stopping its workers in order", "signal", signal, "pid", pid)
+	w.tellLost(id, pid, role.Failure{Cause: role.Exited, Detail: "its service is ending: it got " + signal, Exit: &role.Exit{Signal: signal, PID: pid}})
+}
+
+// isEnding says whether a service has said that it ends.
+func (w *crew) isEnding(m *member) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return m.ending
+}
+
+// lost tells the death of a service.
+func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
+	f := role.Failure{Cause: cause, Detail: detail}
+	if cause == role.Exited {
+		w.mu.Lock()
+		if m, ok := w.members[id]; ok && m.service.PID() == pid {
+			exit := m.service.Exit()
+			f.Exit = &exit
+		}
+		w.mu.Unlock()
+	}
+	w.tellLost(id, pid, f)
+}
+
+// tellLost tells the loss of a service, once, unless we wanted it or have replaced it. The loss of one
 // whose role is not at work (it is being repaired, was stopped by hand, has finished) is no failure:
 // the next start puts another in its place, and a move that needed it fails by itself.
-func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) {
+func (w *crew) tellLost(id rpc.ServiceID, pid int, f role.Failure) {
 	at := w.engine.Status(id.Role)
 	if !at.Begun || at.State == role.Finished {
 		return
@@ -191,10 +230,7 @@ func (w *crew) lost(id rpc.ServiceID, pid int, cause role.Cause, detail string) 
 	if told {
 		return
 	}
-	f := role.Failure{Life: role.Life{Role: id.Role, Incarnation: at.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: cause, Detail: detail, At: time.Now(), Log: m.service.Log()}
-	if cause == role.Exited {
-		exit := m.service.Exit()
-		f.Exit = &exit
-	}
+	f.Life = role.Life{Role: id.Role, Incarnation: at.Incarnation, Rank: role.NoRank, Attempt: 1}
+	f.At, f.Log = time.Now(), m.service.Log()
 	w.store.Report(f)
 }

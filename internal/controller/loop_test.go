@@ -46,6 +46,7 @@ func (w slowCrew) StopWorkers(ctx context.Context, _ role.Name, _ engine.Stop) (
 func (w slowCrew) Delete(ctx context.Context, _ role.Name, _ engine.DeleteKind) error {
 	return w.slow(ctx)
 }
+func (w slowCrew) Lengthen(ctx context.Context, _ role.Name) error           { return w.slow(ctx) }
 func (w slowCrew) Start(ctx context.Context, _ role.Name, _ int) error       { return w.slow(ctx) }
 func (w slowCrew) WriteStep(ctx context.Context, _ role.Name, _ int64) error { return w.slow(ctx) }
 func (w slowCrew) Lives(context.Context) map[role.Name]map[int]role.Life     { return nil }

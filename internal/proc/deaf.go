@@ -40,6 +40,8 @@ func (d *deaf) watch(ctx context.Context, p *Process, spec StopSpec, before effo
 			return
 		case <-ctx.Done():
 			return
+		case <-spec.Longer:
+			return
 		case <-timer.C:
 		}
 		now, ok := effortOf(p.id)

@@ -24,6 +24,10 @@ type StopSpec struct {
 	AtWork  func(*Process) bool    // IfIdle: that a process is at work on the signal, as far as others know; may be nil
 	Speaker func(*Process) int     // IfIdle: pid of the one below a process that speaks for it; 0: not known; may be nil
 	Told    func(*Process, Holder) // is called for each that was sent the signal by IfIdle; may be nil
+
+	// Longer is closed when the grace becomes LongGrace, counted from the begin, for everybody; nil: never.
+	Longer    <-chan struct{}
+	LongGrace time.Duration
 }
 
 // StopReport says how stopping went.
@@ -120,7 +124,7 @@ func (h Holder) String() string {
 
 // ask sends the stop signal and waits until everything is gone, the grace is over or ctx ends.
 func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec StopSpec, unheard *deaf) {
-	ctx, cancel := context.WithTimeout(ctx, spec.Grace)
+	ctx, cancel := spec.withGrace(ctx)
 	defer cancel()
 	seen := k.wake(procs, trees)
 	asked := map[Ident]string{} // by the name that it had then
@@ -178,6 +182,24 @@ func (k *Keeper) ask(ctx context.Context, procs []*Process, trees []Tree, spec S
 		}
 		timer.Stop()
 	}
+}
+
+// withGrace returns a context that ends with the grace, which Longer may lengthen meanwhile.
+func (spec StopSpec) withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	grace := time.AfterFunc(spec.Grace, cancel)
+	go func() {
+		select {
+		case <-spec.Longer:
+			if grace.Stop() {
+				grace.Reset(max(spec.Grace, spec.LongGrace) - time.Since(began))
+			}
+		case <-ctx.Done():
+			grace.Stop()
+		}
+	}()
+	return ctx, cancel
 }
 
 // orphaned returns the trees whose main process has gone, and how many main processes live.

@@ -157,6 +157,24 @@ type Failure struct {
 	Log    string    // path of the log that tells more; may be empty
 }
 
+// stopCodes are the exit codes of a shell that reports the death of its child by HUP, INT or TERM.
+var stopCodes = []int{129, 130, 143}
+
+// ByStopSignal says whether a process ended because of a signal that schedulers and people send to stop a job (TERM,
+// INT, HUP), and that we did not send. A report of its own says more than the signal.
+func (f Failure) ByStopSignal() bool {
+	if f.Exit == nil || f.Exit.Sender == "vigil" || f.Cause != Exited && f.Cause != Unreachable {
+		return false
+	}
+	switch f.Exit.Signal {
+	case "SIGTERM", "SIGINT", "SIGHUP":
+		return true
+	case "":
+		return slices.Contains(stopCodes, f.Exit.Code)
+	}
+	return false
+}
+
 // Subject names who failed: "critic rank 2", or "critic" for the whole role.
 func (f Failure) Subject() string {
 	if f.Life.Rank == NoRank {

@@ -98,6 +98,18 @@ var workerDirectives = []directive{
 			w.health().Report(role.Failure{Life: w.newest(a), Cause: role.Exited, Detail: exit.String(), Exit: exit})
 			return nil
 		}},
+	{"signal", "ROLE RANK SIGNAL", inJob, "the worker dies of a signal that somebody else has sent",
+		func(_ context.Context, w *world, a args) error {
+			exit := &role.Exit{Signal: a.word}
+			w.with(a.role, func(p *player) { p.ranks[a.rank] = false })
+			w.health().Report(role.Failure{Life: w.newest(a), Cause: role.Exited, Detail: exit.String(), Exit: exit})
+			return nil
+		}},
+	{"saves", "ROLE DURATION", anywhere, "when it is told to stop, rank 0 needs so long to save its work, and is killed if it is not given that",
+		func(_ context.Context, w *world, a args) error {
+			w.with(a.role, func(p *player) { p.saves = a.d })
+			return nil
+		}},
 	{"fail", "ROLE CAUSE", inJob, "rank 0 ends for that cause",
 		func(_ context.Context, w *world, a args) error {
 			w.with(a.role, func(p *player) { p.ranks[0] = false })
@@ -193,6 +205,15 @@ var serviceDirectives = []directive{
 			w.health().Report(role.Failure{Life: life, Cause: role.Unreachable, Detail: "its service died (SIGKILL)"})
 			return nil
 		}},
+	{"signal-service", "ROLE SIGNAL", inJob, "somebody else sends the service a signal: it says so, ends its workers in order, and is gone",
+		func(_ context.Context, w *world, a args) error {
+			w.with(a.role, func(p *player) { p.service = false; p.lengthen() })
+			life := w.newest(a)
+			life.Rank, life.Attempt = role.NoRank, 1
+			exit := &role.Exit{Signal: a.word}
+			w.health().Report(role.Failure{Life: life, Cause: role.Exited, Detail: "its service is ending: it got " + a.word, Exit: exit})
+			return nil
+		}},
 	{"slow", "VERB ROLE DURATION", anywhere, "that call takes so much longer, each time",
 		func(_ context.Context, w *world, a args) error {
 			w.with(a.role, func(p *player) { p.slow[a.verb] = a.d })
@@ -250,7 +271,7 @@ var controllerDirectives = []directive{
 			w.fatal["end"] = whileItIsMade
 			return nil
 		}},
-	{"next-controller", "", withJournal, "another controller goes on with what the dead one has written",
+	{"next-controller", "", withJournal, "another controller goes on with what the one that has died, or has been stopped, has written",
 		func(ctx context.Context, w *world, _ args) error { return w.succeed(ctx) }},
 }
 

@@ -159,6 +159,9 @@ func (s *story) argument(a *args, kind, word string) (err error) {
 	case "CAUSE":
 		a.word = word
 		return oneOf(kind, word, texts(role.Causes()))
+	case "SIGNAL":
+		a.word = word
+		return oneOf(kind, word, []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGKILL", "SIGSEGV"})
 	case "PHASE":
 		a.word = word
 	default:

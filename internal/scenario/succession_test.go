@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -70,9 +71,9 @@ func (w *world) isDeserted() bool {
 	return w.deserted
 }
 
-// succeed begins another controller when one has died.
+// succeed begins another controller when one has died or has been stopped.
 func (w *world) succeed(ctx context.Context) error {
-	if !w.isDeserted() {
+	if !w.isDeserted() && w.ended == nil {
 		return errors.New("the controller lives")
 	}
 	err := w.checker.Stop(time.Second)
@@ -88,6 +89,10 @@ func (w *world) succeed(ctx context.Context) error {
 	w.mu.Lock()
 	reign := w.reign
 	w.mu.Unlock()
+	if w.ended != nil {
+		w.record(reign, event.Event{At: time.Now(), Kind: event.JobEnded, Rank: role.NoRank, Detail: fmt.Sprintf("exit %d: %s", w.ended.Exit, w.ended.Why)})
+		w.ended = nil
+	}
 	e := event.New(time.Now(), event.JobStarted)
 	e.Detail = "another controller goes on"
 	w.record(reign, e)

@@ -103,7 +103,9 @@ type player struct {
 	attempts    []atomic.Int32 // beyond the first, by rank
 	alone       bool           // its workers need no others
 	hung        map[int]bool
-	mood        string // quiet, stalled or starved; empty: it gets on
+	saves       time.Duration // that rank 0 takes to end when it is told to
+	longer      chan struct{} // closed when stops of this life have the grace of a wanted one
+	mood        string        // quiet, stalled or starved; empty: it gets on
 	step        int64
 	behind      []int64 // steps by which each rank is behind, of those that were restarted alone
 	given       int64
@@ -208,28 +210,71 @@ func (w hand) StopWorkers(ctx context.Context, name role.Name, how engine.Stop) 
 	if err := w.took(ctx, "stop_service", name); err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	p := w.actors[name]
-	end := p.end
-	var held []string
-	for r := range p.hung {
-		held = append(held, fmt.Sprintf("rank %d pid %d", r, 1000+r))
-	}
-	slices.Sort(held)
-	w.mu.Unlock()
-	if held != nil {
-		<-time.After(map[engine.StopKind]time.Duration{engine.Wanted: 30 * time.Second, engine.AfterFailure: 3 * time.Second}[how.Kind])
-	}
+	held := w.ends(name, how.Kind)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead() {
 		return nil, errDead
 	}
-	if end != nil {
-		end()
+	p := w.actors[name]
+	if p.end != nil {
+		p.end()
 	}
 	p.holds = false
 	return held, nil
+}
+
+// graces are those of a job file's defaults.
+var graces = map[engine.StopKind]time.Duration{engine.Wanted: 30 * time.Second, engine.AfterFailure: 3 * time.Second}
+
+// ends lets the workers of a role end: those that hang are killed at the end of the grace, and one that saves its work
+// if it has not saved by then. It returns who was killed.
+func (w hand) ends(name role.Name, kind engine.StopKind) (held []string) {
+	began := time.Now()
+	w.mu.Lock()
+	p := w.actors[name]
+	for r := range p.hung {
+		held = append(held, fmt.Sprintf("rank %d pid %d", r, 1000+r))
+	}
+	slices.Sort(held)
+	saves, longer, holds := p.saves, p.longer, p.holds
+	w.mu.Unlock()
+	if held == nil && saves == 0 || !holds {
+		return nil
+	}
+	var saved <-chan time.Time
+	if held == nil {
+		saved, held = time.After(saves), []string{"rank 0 pid 1000"}
+	}
+	if longer == nil {
+		kind = engine.Wanted
+	}
+	over := time.NewTimer(graces[kind])
+	defer over.Stop()
+	for {
+		select {
+		case <-saved:
+			return nil
+		case <-longer:
+			longer = nil
+			over.Reset(graces[engine.Wanted] - time.Since(began))
+		case <-over.C:
+			return held
+		}
+	}
+}
+
+// Lengthen gives the role's stop that is under way the grace of a wanted one.
+func (w hand) Lengthen(_ context.Context, name role.Name) error {
+	w.with(name, (*player).lengthen)
+	return nil
+}
+
+func (p *player) lengthen() {
+	if p.longer != nil {
+		close(p.longer)
+		p.longer = nil
+	}
 }
 
 // Delete ends a service that holds something; one that is well is kept.
@@ -290,6 +335,7 @@ func (w hand) Run(ctx context.Context, name role.Name, inc int, step int64) erro
 	}
 	life, end := context.WithCancel(context.Background())
 	p.end, p.incarnation, p.highest, p.hung, p.holds = end, inc, inc, map[int]bool{}, true
+	p.longer = make(chan struct{})
 	p.given, p.step, p.mood = step, step, ""
 	if p.startsAt >= 0 {
 		p.step = p.startsAt

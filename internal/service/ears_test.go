@@ -30,6 +30,8 @@ type ears struct {
 	foreign     uint64
 	stepsSet    []rpc.StepSet
 	joins       int
+	asked       []string
+	ending      []string
 }
 
 type beat struct {
@@ -86,8 +88,21 @@ func (e *ears) StepSet(_ rpc.ServiceID, s rpc.StepSet) {
 func (e *ears) Unreadable(l role.Life) {
 	e.note(func() { e.unreadable = append(e.unreadable, l) })
 }
+func (e *ears) Asked(_ rpc.Registration, what string) {
+	e.note(func() { e.asked = append(e.asked, what) })
+}
+func (e *ears) Ending(_ rpc.Registration, signal string) {
+	e.note(func() { e.ending = append(e.ending, signal) })
+}
 func (e *ears) Checkpoint(_ role.Life, step int64, _ time.Time) {
 	e.note(func() { e.checkpoints = append(e.checkpoints, step) })
+}
+
+// wishes returns what operators have asked for, and the signals that the service ends because of.
+func (e *ears) wishes() (asked, ending []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.asked), slices.Clone(e.ending)
 }
 
 // failed returns the failures heard until now.

@@ -75,6 +75,90 @@ func TestASignalEndsWorkersInOrderAndTheServiceWithNought(t *testing.T) {
 	if failed, troubles := s.ears.failed(), s.ears.troubles(); len(failed)+len(troubles) > 0 {
 		t.Errorf("an orderly end was told as %q, failures %+v", troubles, failed)
 	}
+	if _, ending := s.ears.wishes(); !slices.Equal(ending, []string{"SIGTERM"}) {
+		t.Errorf("it said that it ends because of %q, want SIGTERM", ending)
+	}
+}
+
+// A hang-up, as at the end of a session, ends the service in order too, and it says which signal it was while its
+// workers still save their work: it takes no order to run any more.
+// shows: FAULT-C1
+func TestAServiceThatASignalEndsSaysSoAtOnceAndBeginsNothing(t *testing.T) {
+	t.Parallel()
+	r := workerOf(`trap 'while ! [ -e "$GATE" ]; do sleep 0.02; done; echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done`)
+	r.Env["GATE"] = filepath.Join(t.TempDir(), "gate")
+	s := enter(t, r)
+	pids := runsOrderly(s)
+	if err := s.service.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.ears.await(t, "the word of the end", func() bool { return len(s.ears.ending) > 0 })
+	for _, pid := range pids {
+		if err := unix.Kill(pid, 0); err != nil {
+			t.Errorf("a worker has ended before it had saved: %v", err)
+		}
+	}
+	begun := make(chan error, 1)
+	go func() {
+		_, err := s.call(run(2))
+		begun <- err
+	}()
+	if err := os.WriteFile(r.Env["GATE"], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-begun; err == nil {
+		t.Error("a life was begun by a service that is ending")
+	}
+	if code := s.awaitExit(); code != ExitDone {
+		t.Errorf("exit %d, want 0", code)
+	}
+	endedInOrder(s, pids)
+	if asked, ending := s.ears.wishes(); len(asked) > 0 || ending[0] != "SIGHUP" {
+		t.Errorf("told: asked for %q, ends because of %q; want only SIGHUP", asked, ending)
+	}
+}
+
+// The stop after a failure has 5 s, the wanted one all the time that it takes. The service's own signal counts as
+// one that is wanted.
+// shows: FAULT-C2
+func TestAStopUnderWayGetsTheGraceOfAWantedOne(t *testing.T) {
+	t.Parallel()
+	for name, lengthen := range map[string]func(*stage){
+		"on order":     func(s *stage) { s.must(&api.ToService{Order: &api.ToService_Lengthen{Lengthen: &api.Lengthen{}}}) },
+		"for a signal": func(s *stage) { _ = s.service.Process.Signal(unix.SIGTERM) },
+		"for an operator": func(s *stage) {
+			go http.Post("http://"+s.hub.Registrations()[0].HTTPAddress+"/critic/stop_service", "", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate := filepath.Join(t.TempDir(), "gate")
+			r := workerOf(`trap 'echo saving; while ! [ -e "$GATE" ]; do sleep 0.02; done; echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done`)
+			r.Env["GATE"] = gate
+			r.Stop.GraceOnFailure, r.Stop.Grace = 5*time.Second, patience
+			s := enter(t, r)
+			pids := runsOrderly(s)
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				s.call(stop(&api.Stop{AfterFailure: true}))
+			}()
+			s.awaitLog(1, 0, "saving")
+			s.awaitLog(1, 1, "saving")
+			lengthen(s)
+			time.Sleep(r.Stop.GraceOnFailure + 500*time.Millisecond) // nothing announces that nobody is killed
+			if err := os.WriteFile(gate, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			<-stopped
+			gone(t, pids...)
+			for rank := range pids {
+				if got := s.log(1, rank, "stdout"); !strings.HasSuffix(got, "bye\n") {
+					t.Errorf("rank %d was not let save: %q", rank, got)
+				}
+			}
+		})
+	}
 }
 
 func TestWorkersThatIgnoreTheSignalAreKilledAfterTheGraceAndNamed(t *testing.T) {

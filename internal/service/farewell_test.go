@@ -22,7 +22,7 @@ func TestAServiceThatEndsByItselfLeavesAFarewell(t *testing.T) {
 		why  string
 	}{
 		"without a controller": {func(s *stage) { s.door.slam() }, ExitControllerLost, "it had been without a controller for 0s"},
-		"by a signal":          {func(s *stage) { _ = s.service.Process.Signal(unix.SIGTERM) }, ExitDone, "it was told to end by a signal"},
+		"by a signal":          {func(s *stage) { _ = s.service.Process.Signal(unix.SIGTERM) }, ExitDone, "it was told to end by SIGTERM"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

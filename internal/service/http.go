@@ -51,10 +51,10 @@ func (e endpoints) SetStep(ctx context.Context, _ role.Name, step int64) (bool, 
 	return e.s.setOwnStep(ctx, step)
 }
 
-// StopService ends the workers of this service in order. The service stays, idle.
+// StopService ends the workers of this service in order, and tells the controller that an operator has asked for
+// that, so that it stops the role's other services too and leaves the role stopped. The service stays, idle.
 func (e endpoints) StopService(ctx context.Context, _ role.Name) error {
-	_, err := e.s.Stop(ctx, 0, stoppedInOrder)
-	return err
+	return e.s.askStop(ctx)
 }
 
 // MarkUnhealthy reports the role unhealthy.

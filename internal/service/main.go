@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -105,7 +106,7 @@ func serve(cmd *cobra.Command, o Options) error {
 	if err != nil {
 		return &UsageError{err}
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	s, err := New(o, log)
 	if err != nil {
@@ -113,6 +114,35 @@ func serve(cmd *cobra.Command, o Options) error {
 	}
 	defer s.Close()
 	return s.Run(ctx)
+}
+
+// SignalError is why a context has ended: a signal has told the program to stop.
+type SignalError struct{ Signal unix.Signal }
+
+func (e *SignalError) Error() string { return "told to stop by " + unix.SignalName(e.Signal) }
+
+// untilSignal returns a context that ends at the first signal that stops a service, with a *SignalError for its
+// cause. Further ones change nothing. A hang-up that whoever started the job wants ignored, as nohup does, stays
+// ignored.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	stops := []os.Signal{unix.SIGTERM, unix.SIGINT}
+	if !signal.Ignored(unix.SIGHUP) {
+		stops = append(stops, unix.SIGHUP)
+	}
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, stops...)
+	go func() {
+		select {
+		case s := <-got:
+			cancel(&SignalError{s.(unix.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(got)
+		cancel(nil)
+	}
 }
 
 // newLogger returns a logger of that format (text, json) and least level (debug, info, warn, error).

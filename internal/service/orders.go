@@ -34,6 +34,8 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 		}
 	case *api.ToService_Forward:
 		err = s.forward(o.Forward.GetSignal())
+	case *api.ToService_Lengthen:
+		s.lengthen()
 	case *api.ToService_Leave:
 		if answer.Held, err = s.Stop(ctx, 0, stoppedInOrder); err == nil {
 			s.leave()

@@ -99,7 +99,7 @@ func (s *Service) hello(told func()) *api.Hello {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	hello := &api.Hello{StepSet: s.ownStep.asOf(now)}
+	hello := &api.Hello{StepSet: s.ownStep.asOf(now), Asked: s.asked(), Ending: s.ending()}
 	for _, f := range s.reported.failures {
 		hello.Failures = append(hello.Failures, f.asOf(now).GetFailure())
 	}

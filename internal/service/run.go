@@ -73,6 +73,8 @@ func (s *Service) admit(order *api.Run) error {
 	inc := int(order.GetIncarnation())
 	alone := len(order.GetOnly()) > 0
 	switch {
+	case s.signal != "":
+		return fmt.Errorf("service %s is ending: it got %s", s.id, s.signal)
 	case len(order.GetWorkers()) == 0:
 		return errors.New("it names no workers")
 	case inc <= s.incarnation && !alone:
@@ -114,6 +116,7 @@ func (s *Service) beginLife(order *api.Run) int64 {
 	}
 	s.incarnation, s.services = int(order.GetIncarnation()), max(int(order.GetGroupWorldSize()), 1)
 	s.reported = lasting{}
+	s.lengthened, s.askedStop = make(chan struct{}), 0
 	s.steps.begin(order.GetResumeStep())
 	return order.GetResumeStep()
 }

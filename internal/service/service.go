@@ -55,8 +55,11 @@ type Service struct {
 	telling sync.Mutex // held while a change of state is told; taken before mu
 
 	mu          sync.Mutex
-	incarnation int // the last that was started
-	services    int // of the role, with this one
+	incarnation int           // the last that was started
+	services    int           // of the role, with this one
+	lengthened  chan struct{} // closed: stops have the grace of a wanted one until the next life
+	askedStop   uint64        // number of the word that an operator has asked for that here; 0: nobody has since the last life began
+	signal      string        // that this service ends because of; empty: it does not
 	lives       map[int]*worker
 	steps       steps
 	pendingStep *int64   // to be taken at the next start
@@ -76,7 +79,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s := &Service{
 		opts: o, id: rpc.ServiceID{Role: o.Role.Name, Index: o.Index}, log: log,
 		turn: make(chan struct{}, 1), begun: make(chan struct{}, 1), grown: make(chan struct{}, 1), settingStep: make(chan struct{}, 1), leaving: make(chan struct{}),
-		lives: map[int]*worker{},
+		lengthened: make(chan struct{}), lives: map[int]*worker{},
 	}
 	s.steps.begin(0)
 	defer func() {
@@ -181,8 +184,7 @@ func (s *Service) Run(ctx context.Context) error {
 	case <-s.leaving:
 		s.unregister()
 	case <-ctx.Done():
-		s.log.Info("stopping: told by a signal")
-		err = s.endWithNote(ctx, "it was told to end by a signal")
+		err = s.endForSignal(ctx, context.Cause(ctx))
 		s.unregister()
 	case err = <-linkEnded:
 		endLink()

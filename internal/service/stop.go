@@ -158,12 +158,32 @@ func (s *Service) stopSpec(kind stopKind) proc.StopSpec {
 		if policy.GraceWritten {
 			spec.Deaf = 0 // it was asked for in so many words
 		}
+		spec.Longer, spec.LongGrace = s.longer(), policy.Grace
 		if s.isSaving() {
 			spec.Grace, spec.Deaf = max(spec.Grace, policy.Grace), 0
 		}
 	case stoppedBetween:
 	}
 	return spec
+}
+
+// lengthen gives the stops that are under way, and all until the next life, the grace of a wanted stop. It may
+// be called more than once.
+func (s *Service) lengthen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.lengthened:
+	default:
+		close(s.lengthened)
+	}
+}
+
+// longer is closed when stops have the grace of a wanted one, whatever they were begun for.
+func (s *Service) longer() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lengthened
 }
 
 // name says who holders are: "rank 2 pid 4711 python3", without the rank where they are below one.

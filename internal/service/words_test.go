@@ -243,6 +243,7 @@ func TestTheRolesEndpointsStandOnTheService(t *testing.T) {
 	expect("POST", "/critic/pause_watch?for=1m", "", 501, "")
 	pid := s.ears.awaitState(t, 0, role.WorkerReady).PID
 	expect("POST", "/critic/stop_service", "", 200, `{"status":"ok"}`)
+	s.ears.await(t, "the operator's wish", func() bool { return slices.Equal(s.ears.asked, []string{rpc.AskedStop}) })
 	gone(t, pid)
 	expect("POST", life+"/heartbeat?step=44", "", 409, "")
 }

@@ -79,9 +79,10 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 }
 
 func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) result {
-	cfg, _ := e.Job.Role(w.Role)
-	how := Stop{Kind: AfterFailure, Incident: r.why.incident, Cause: r.why.cause()}
-	return e.stop(ctx, cfg.Stop.GraceOnFailure, func(ctx context.Context) ([]string, error) {
+	how := Stop{Kind: Wanted, Incident: r.why.incident, Cause: r.why.cause()}
+	done := e.hurry(r, w.Role, true, &how)
+	defer done()
+	return e.stop(ctx, w.Role, func(ctx context.Context) ([]string, error) {
 		return e.Crew.StopWorker(ctx, w.Role, w.Rank, how)
 	})
 }

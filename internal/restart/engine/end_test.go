@@ -19,7 +19,6 @@ func TestASuccessIsNotOverriddenByAFailureThatComesLater(t *testing.T) {
 		fatal.Fatal = true
 		s.engine.Found(nil, []role.Name{"actor"})
 		s.engine.Found([]role.Failure{fatal}, nil)
-		s.engine.StopJob("too late", 130)
 		if out := ending(t, s); out.Exit != 0 {
 			t.Errorf("exit %d (%s), want 0", out.Exit, out.Why)
 		}

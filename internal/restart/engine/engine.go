@@ -76,10 +76,12 @@ type Engine struct {
 	lastPlan   int // id
 	overlooked map[overlooked]bool
 	strays     bool // a failure was dropped for a stop by hand; others may have waited for its repair
+	just       moments
 
 	longest atomic.Int64 // act of the loop, in nanoseconds
 
 	mu     sync.Mutex // guards what readers see
+	wanted bool       // somebody has asked for the end of the job
 	ledger restart.Ledger
 	roles  map[role.Name]*roleState
 
@@ -132,6 +134,8 @@ type roleState struct {
 	unwell      bool       // something of the workers that run, or ran last, has failed
 	cause       role.Cause // of their first failure; empty while they are well
 	byHand      bool       // stopped by an operator
+	hurried     int        // stops under way that have the grace of a failure
+	finished    time.Time  // when it ended well; zero: it has not
 	decided     int        // newest incarnation that a decision was made about
 	incident    string     // of that decision
 	nextStep               // what its next life begins from
@@ -225,7 +229,7 @@ func (e *Engine) found(failures []role.Failure, finished []role.Name) {
 		e.finish(name)
 	}
 	for _, f := range failures {
-		e.take(f)
+		e.meet(f)
 	}
 }
 
@@ -240,10 +244,13 @@ func (e *Engine) finish(name role.Name) {
 		return // fenced between the sweep and now: the life that ended is over anyway
 	}
 	if r.Completion == job.Daemon {
-		e.take(role.Failure{Life: role.Life{Role: name, Incarnation: at.incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Exited, At: time.Now(), Detail: "a daemon role ended (exit code 0)"})
+		e.holdBack(role.Failure{Life: role.Life{Role: name, Incarnation: at.incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Exited, At: time.Now(), Detail: "a daemon role ended (exit code 0)"})
 		return
 	}
-	e.setState(name, role.Finished, "ended well")
+	e.mu.Lock()
+	st := e.roles[name]
+	st.state, st.why, st.finished = role.Finished, "ended well", time.Now()
+	e.mu.Unlock()
 	e.note(name)
 	ev := event.New(time.Now(), event.RoleFinished)
 	ev.Role, ev.Incarnation = name, at.incarnation
@@ -251,25 +258,6 @@ func (e *Engine) finish(name role.Name) {
 	if e.allFinished() {
 		e.endWell()
 	}
-}
-
-// allFinished reports whether every role that is awaited has ended well.
-func (e *Engine) allFinished() bool {
-	awaited := 0
-	for _, n := range e.Job.Names() {
-		if r, _ := e.Job.Role(n); r.Completion != job.Daemon {
-			if e.state(n).state != role.Finished {
-				return false
-			}
-			awaited++
-		}
-	}
-	return awaited > 0
-}
-
-func (e *Engine) endWell() {
-	e.Log.Info("every role that finishes has ended well")
-	e.end(Outcome{Why: "every role that finishes has ended well"})
 }
 
 // take records a failure and holds it until it can be decided. A failure of a life that has been
@@ -374,7 +362,7 @@ func (e *Engine) isBeingStopped(name role.Name) bool {
 // advance does what has become possible: the decision that waited, the failures that can be decided,
 // the wishes that can be carried out.
 func (e *Engine) advance(ctx context.Context) {
-	if e.next == nil && e.ending == nil || e.fatal() {
+	if e.next == nil && e.ending == nil && !e.isDone() || e.fatal() {
 		e.settle(ctx)
 	}
 	if e.next != nil && len(e.running) == 0 {
@@ -393,7 +381,7 @@ func (e *Engine) end(o Outcome) {
 	if e.ending != nil {
 		return
 	}
-	e.ending = &o
+	e.ending, e.just.ended = &o, time.Now()
 	e.next = &decided{Decision: restart.Decision{Action: role.Stop, Rule: o.Rule, Why: o.Why, Exit: o.Exit}}
 	e.cancelPlans(errOverruled)
 }

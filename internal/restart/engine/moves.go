@@ -83,12 +83,14 @@ func bounded(ctx context.Context, d time.Duration, act func(context.Context) err
 }
 
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {
-	cfg, _ := e.Job.Role(name)
-	how, grace := Stop{Kind: Wanted, Incident: r.why.incident, Cause: e.state(name).cause}, cfg.Stop.Grace
-	if st := e.state(name); st.unwell || e.oneFailed(name, &how) {
-		how.Kind, grace = AfterFailure, cfg.Stop.GraceOnFailure
+	how := Stop{Kind: Wanted, Incident: r.why.incident, Cause: e.state(name).cause}
+	failed := e.state(name).unwell
+	if !failed {
+		failed = e.oneFailed(name, &how)
 	}
-	res := e.stop(ctx, grace, func(ctx context.Context) ([]string, error) { return e.Crew.StopWorkers(ctx, name, how) })
+	done := e.hurry(r, name, failed, &how)
+	res := e.stop(ctx, name, func(ctx context.Context) ([]string, error) { return e.Crew.StopWorkers(ctx, name, how) })
+	done()
 	if res.err == nil {
 		e.mu.Lock()
 		st := e.roles[name]
@@ -99,10 +101,29 @@ func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result
 	return res
 }
 
-// stop bounds an act that stops workers, and tells who held on.
-func (e *Engine) stop(ctx context.Context, grace time.Duration, act func(context.Context) ([]string, error)) result {
+// hurry has a stop of a role that has failed use the short grace, unless somebody wants the role or the job stopped:
+// that outranks, now and while the stop is under way. done says that it has ended.
+func (e *Engine) hurry(r *run, name role.Name, failed bool, how *Stop) (done func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !failed || e.wanted || r.done != nil {
+		return func() {}
+	}
+	how.Kind = AfterFailure
+	e.roles[name].hurried++
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.roles[name].hurried--
+	}
+}
+
+// stop bounds an act that stops workers, and tells who held on. Which grace they have in the end is known to their
+// service only: one that saves its work has the longer one, and so has everybody when the stop becomes a wanted one.
+func (e *Engine) stop(ctx context.Context, name role.Name, act func(context.Context) ([]string, error)) result {
+	cfg, _ := e.Job.Role(name)
 	var held []string
-	res := bounded(ctx, grace+stopLimit, func(ctx context.Context) (err error) {
+	res := bounded(ctx, max(cfg.Stop.Grace, cfg.Stop.GraceOnFailure)+stopLimit, func(ctx context.Context) (err error) {
 		held, err = act(ctx)
 		return err
 	})

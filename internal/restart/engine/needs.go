@@ -16,6 +16,8 @@ type Crew interface {
 	// StopWorkers ends the role's workers and answers when it is proved that nothing of them is left.
 	// held names who did not go by itself. A role that has no service has no workers.
 	StopWorkers(ctx context.Context, name role.Name, how Stop) (held []string, err error)
+	// Lengthen gives the role's stops that are under way, and all until its next life, the grace of a wanted stop.
+	Lengthen(ctx context.Context, name role.Name) error
 	// Delete ends the role's services, or those of them that cannot be kept.
 	Delete(ctx context.Context, name role.Name, which DeleteKind) error
 	// Start sees to it that idle services stand for the role where it is placed.

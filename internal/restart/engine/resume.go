@@ -31,6 +31,13 @@ func (l lives) holds(name role.Name, rank int, m RoleMemory) bool {
 	return ok && life.Incarnation == m.Incarnation && life.Attempt == max(m.Attempts[rank], 1)
 }
 
+// StoppedByHand returns those of the roles that an operator has stopped, or was stopping.
+func (m *Remembered) StoppedByHand(names []role.Name) []role.Name {
+	return slices.DeleteFunc(slices.Clone(names), func(n role.Name) bool {
+		return !m.Roles[n].ByHand && !slices.ContainsFunc(m.Plans, func(p PlanMemory) bool { return p.ByHand && p.Roles[0] == n })
+	})
+}
+
 // resume takes over from an earlier controller of the job: what runs and is well goes on, a repair that
 // was under way is finished, or begun again where nobody can say how far it came, and what died meanwhile
 // is a failure like any other. It spends nothing.

@@ -79,6 +79,7 @@ func (e *Engine) answer(ctx context.Context, batch ...suspect) {
 	if d.Action == role.InPlace { // who was stopped by hand is not taken along
 		d.Roles = slices.DeleteFunc(d.Roles, func(n role.Name) bool { return e.state(n).byHand })
 	}
+	e.charged(e.Ledger())
 	e.charge(func(l restart.Ledger) restart.Ledger {
 		return l.Spend(e.Policy, d.Decision, failures, standing, time.Now())
 	})

@@ -123,6 +123,9 @@ func (s *stage) StopWorkers(ctx context.Context, name role.Name, how engine.Stop
 	return nil, err
 }
 
+func (s *stage) Lengthen(ctx context.Context, name role.Name) error {
+	return s.call(ctx, "lengthen", name)
+}
 func (s *stage) Delete(ctx context.Context, name role.Name, _ engine.DeleteKind) error {
 	return s.call(ctx, "delete", name)
 }
@@ -321,10 +324,23 @@ func newStage(roles []job.Role, check restart.HealthCheck, maxGlobal int) *stage
 
 func playWith(t *testing.T, check restart.HealthCheck, maxGlobal int, roles []job.Role, test func(*testing.T, *stage)) {
 	t.Helper()
+	playStage(t, newStage(roles, check, maxGlobal), test)
+}
+
+// playOptions is play with changed options.
+func playOptions(t *testing.T, roles []job.Role, change func(*engine.Options), test func(*testing.T, *stage)) {
+	t.Helper()
+	s := newStage(roles, restart.HealthCheckOn, 3)
+	change(&s.options)
+	playStage(t, s, test)
+}
+
+func playStage(t *testing.T, s *stage, test func(*testing.T, *stage)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		s := newStage(roles, check, maxGlobal)
+		s.outcome = make(chan engine.Outcome, 1) // of the bubble
 		s.end = cancel
 		s.engine = engine.New(s.options)
 		go func() { s.outcome <- s.engine.Run(ctx) }()

@@ -10,9 +10,9 @@ import (
 	"vigil/internal/role"
 )
 
-// StopJob ends the job in order with the exit code given.
+// StopJob ends the job in order with the exit code given; one above 128 is that of a signal.
 func (e *Engine) StopJob(why string, exit int) {
-	e.tell(func() { e.end(Outcome{Exit: exit, Why: why}) })
+	e.tell(func() { e.stopJob(Outcome{Exit: exit, Why: why}) })
 }
 
 // Restart restarts a role in place, with those that its restart.also names; a role that was stopped

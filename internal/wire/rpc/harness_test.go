@@ -78,6 +78,10 @@ func (r *recorder) Foreign(l role.Life, n uint64)             { r.note("foreign 
 func (r *recorder) StepSet(id ServiceID, s StepSet) {
 	r.note("step set %s %d taken=%v inc=%d", id, s.Step, s.Taken, s.Incarnation)
 }
+func (r *recorder) Asked(reg Registration, what string) { r.note("asked %s %s", reg.Name(), what) }
+func (r *recorder) Ending(reg Registration, signal string) {
+	r.note("ending %s %s", reg.Name(), signal)
+}
 func (r *recorder) Unreadable(l role.Life) { r.note("unreadable %s", l) }
 func (r *recorder) Checkpoint(l role.Life, step int64, _ time.Time) {
 	r.note("checkpoint %s %d", l, step)

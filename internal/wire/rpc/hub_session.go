@@ -243,6 +243,11 @@ func (h *Hub) hear(of *service, ses *session, word *api.FromService) {
 	case *api.FromService_Notice:
 		h.count(of, w.Notice.Number)
 		h.hearNotice(of, w.Notice)
+	case *api.FromService_Asked:
+		h.count(of, w.Asked.Number)
+		h.o.Ears.Asked(of.reg, w.Asked.What)
+	case *api.FromService_Ending:
+		h.o.Ears.Ending(of.reg, w.Ending.Signal)
 	case *api.FromService_Answer:
 		if !ses.answer(w.Answer) {
 			h.o.Log.Debug("answer that nobody waits for", "service", of.reg.Name(), "id", w.Answer.Id)

@@ -20,6 +20,12 @@ func (h *Hub) hearHello(of *service, hello *api.Hello) {
 	if hello.Dropped > 0 {
 		h.o.Dropped(of.reg.ID, fmt.Sprintf("%d words were dropped by the service: too many of one kind and worker waited", hello.Dropped))
 	}
+	if e := hello.Ending; e != nil {
+		h.o.Ears.Ending(of.reg, e.Signal)
+	}
+	if a := hello.Asked; a != nil && isNew(a.Number) {
+		h.o.Ears.Asked(of.reg, a.What)
+	}
 	for _, f := range hello.Failures {
 		if isNew(f.Number) {
 			h.hearFailure(of, f, now)

@@ -116,6 +116,11 @@ type Ears interface {
 	Worker(ServiceID, WorkerState)
 	// Checkpoint says that a worker has saved its work of a step completely.
 	Checkpoint(life role.Life, step int64, at time.Time)
+	// Asked says what an operator has asked a service for at its own endpoints: AskedStop.
+	Asked(r Registration, what string)
+	// Ending says that a service ends its workers in order and then itself, because of a signal. It may be said
+	// twice.
+	Ending(r Registration, signal string)
 }
 
 // StepSet is a step that was set at a service's own endpoint.
@@ -126,6 +131,9 @@ type StepSet struct {
 	Incarnation int
 	At          time.Time
 }
+
+// AskedStop is what an operator asks for with stop_service.
+const AskedStop = "stop_service"
 
 // OrderError says that a service has answered an order with an error.
 type OrderError struct {
