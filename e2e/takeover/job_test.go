@@ -34,6 +34,7 @@ type job struct {
 	dir      string // of everything
 	ordinary bool   // it runs as an ordinary user
 	program  string // the controller; empty: the usual one
+	group    bool   // it leads a process group of its own
 	piped    bool   // what it says goes through a pipe: no file of its own is written
 	environ  []string
 	args     []string // of every controller
@@ -100,6 +101,7 @@ func (j *job) command(args ...string) *exec.Cmd {
 	cmd.Dir = j.dir
 	cmd.Env = append(append(os.Environ(), "HOME="+j.dir, "VIGIL_OPT_STATE_DIR="+filepath.Join(j.dir, "state"),
 		"VIGIL_OPT_RUNTIME_DIR="+filepath.Join(j.dir, "run"), "VIGIL_OPT_HTTP=127.0.0.1:0"), j.environ...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: j.group}
 	if j.ordinary {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}

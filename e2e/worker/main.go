@@ -41,6 +41,7 @@ var verbs = map[string]func(value string) error{
 	"beats":    func(n string) error { return withNumber(n, beat) },
 	"deaf":     func(string) error { signal.Ignore(syscall.SIGTERM, syscall.SIGINT); return nil },
 	"orderly":  orderly,
+	"saves":    saves,
 	"await":    await,
 	"exit":     func(n string) error { return withNumber(n, func(code int) error { os.Exit(code); return nil }) },
 	"die":      die,
@@ -219,6 +220,25 @@ func orderly(string) error {
 	go func() {
 		<-asked
 		fmt.Println("bye")
+		os.Exit(0)
+	}()
+	return nil
+}
+
+// saves has the worker, once it is told to stop, work for that long, leave a file saved.ROLE.RANK, and end with 0.
+func saves(d string) error {
+	takes, err := time.ParseDuration(d)
+	if err != nil {
+		return err
+	}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGTERM)
+	go func() {
+		<-asked
+		<-time.NewTimer(takes).C
+		if os.WriteFile("saved."+os.Getenv("VIGIL_ROLE")+"."+os.Getenv("VIGIL_RANK"), nil, 0o600) != nil {
+			os.Exit(1)
+		}
 		os.Exit(0)
 	}()
 	return nil
