@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vigil/internal/health"
+	"vigil/internal/journal"
 	"vigil/internal/role"
 	"vigil/internal/wire/roleapi"
 )
@@ -89,39 +90,42 @@ func (r roles) ReportError(_ context.Context, name role.Name, rep roleapi.Report
 }
 
 // PauseWatch holds back the verdict on silence of the role or of one worker.
-func (r roles) PauseWatch(_ context.Context, name role.Name, rank int, d time.Duration) error {
+func (r roles) PauseWatch(ctx context.Context, name role.Name, rank int, d time.Duration) error {
 	whose, err := r.worker(name, rank)
 	if err != nil {
 		return err
 	}
 	r.asked(name, "pause_watch"+whose+" for "+d.String())
-	if rank == role.NoRank {
-		r.store.Pause(name, d)
-	} else {
-		r.store.PauseWorker(name, rank, d)
-	}
+	kept := r.keeping.Pause(name, rank, d, time.Now())
 	r.crew.touchAfter(d)
+	r.awaitRecord(ctx, kept)
 	return nil
 }
 
 // ResumeWatch ends a pause of the role or of one worker.
-func (r roles) ResumeWatch(_ context.Context, name role.Name, rank int) error {
+func (r roles) ResumeWatch(ctx context.Context, name role.Name, rank int) error {
 	whose, err := r.worker(name, rank)
 	if err != nil {
 		return err
 	}
 	r.asked(name, "resume_watch"+whose)
-	if rank == role.NoRank {
-		r.store.Resume(name)
-	} else {
-		r.store.ResumeWorker(name, rank)
-	}
+	kept := r.keeping.Resume(name, rank)
 	r.crew.touch()
+	r.awaitRecord(ctx, kept)
 	return nil
 }
 
-// admitTime bounds how long an admission waits to be recorded, so that the next controller knows of it.
-const admitTime = 2 * time.Second
+// recordWithin bounds how long what an operator has asked for waits to be recorded, so that the next controller knows
+// of it.
+const recordWithin = 2 * time.Second
+
+// awaitRecord waits until something is recorded. A disk that takes nothing keeps no operator from what he asks for: the
+// journal says that itself.
+func (r roles) awaitRecord(ctx context.Context, kept *journal.Commit) {
+	ctx, cancel := context.WithTimeout(ctx, recordWithin)
+	defer cancel()
+	_ = kept.Wait(ctx)
+}
 
 // Admit ends the quarantine of a worker.
 func (r roles) Admit(ctx context.Context, name role.Name, rank int, life string) error {
@@ -139,9 +143,7 @@ func (r roles) Admit(ctx context.Context, name role.Name, rank int, life string)
 	}
 	r.crew.touch()
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, admitTime)
-		defer cancel()
-		_ = r.ground.journal.Write().Wait(ctx) // a disk that takes nothing keeps no worker out
+		r.awaitRecord(ctx, r.ground.journal.Write())
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	}
 	c.compose()
 	if c.remembered != nil {
-		if err := memory.RestoreHealth(c.ground.journal, o.Job, c.store, c.remembered); err != nil {
+		if err := memory.RestoreHealth(c.ground.journal, o.Job, c.store, c.remembered, time.Now()); err != nil {
 			return nil, errors.Join(c.ground.notNow(err), c.Close())
 		}
 	}

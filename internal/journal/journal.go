@@ -44,10 +44,11 @@ const (
 	Policy     Kind = "policy"
 	Health     Kind = "health"
 	Steps      Kind = "steps"
+	Pause      Kind = "pause"
 	Ground     Kind = "ground"
 )
 
-var kinds = []Kind{run, Role, Ledger, Plan, Service, Placement, Lease, Obligation, Incident, Policy, Health, Steps, Ground}
+var kinds = []Kind{run, Role, Ledger, Plan, Service, Placement, Lease, Obligation, Incident, Policy, Health, Steps, Pause, Ground}
 
 // The bounds of a journal. They are far from what a job needs and keep an error from filling a disk.
 const (

@@ -64,7 +64,7 @@ func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error 
 		o.Memory = w.book.memory()
 	}
 	if remembered != nil {
-		if err := memory.RestoreHealth(w.book.journal, w.job, store, remembered); err != nil {
+		if err := memory.RestoreHealth(w.book.journal, w.job, store, remembered, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -105,8 +105,13 @@ type recorder struct {
 
 func (r recorder) Record(e event.Event) {
 	if r.w.record(r.reign, e) && r.w.book != nil {
-		(&memory.Health{Journal: r.w.book.journal, Job: r.w.job, Store: r.w.health()}).Observe(e)
+		r.w.keeping().Observe(e)
 	}
+}
+
+// keeping is what keeps in the journal what health knows.
+func (w *world) keeping() *memory.Health {
+	return &memory.Health{Journal: w.book.journal, Job: w.job, Store: w.health()}
 }
 
 type lockedWriter struct{ recorder }

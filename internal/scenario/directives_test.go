@@ -244,6 +244,18 @@ var operatorDirectives = []directive{
 		}},
 	{"admit", "ROLE RANK", asking, "an operator admits a quarantined worker",
 		func(_ context.Context, w *world, a args) error { return w.health().Admit(a.role, a.rank) }},
+	{"pause-watch", "ROLE DURATION", withJournal, "somebody asks that the role is not watched for silence for so long",
+		func(ctx context.Context, w *world, a args) error {
+			return w.keeping().Pause(a.role, role.NoRank, a.d, time.Now()).Wait(ctx)
+		}},
+	{"pause-worker", "ROLE RANK DURATION", withJournal, "the same for one worker",
+		func(ctx context.Context, w *world, a args) error {
+			return w.keeping().Pause(a.role, a.rank, a.d, time.Now()).Wait(ctx)
+		}},
+	{"resume-watch", "ROLE", withJournal, "the role is watched again",
+		func(ctx context.Context, w *world, a args) error {
+			return w.keeping().Resume(a.role, role.NoRank).Wait(ctx)
+		}},
 	{"stop-job", "CODE", asking, "an operator stops the job, which is to end with that exit code",
 		func(_ context.Context, w *world, a args) error {
 			w.engine.StopJob("stopped by an operator", int(a.n))

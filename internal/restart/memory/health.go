@@ -3,6 +3,7 @@ package memory
 import (
 	"maps"
 	"sync"
+	"time"
 
 	"vigil/internal/event"
 	"vigil/internal/health"
@@ -135,7 +136,7 @@ func (h *Health) entry(r *job.Role) journal.Entry {
 }
 
 // RestoreHealth lets health know what it knew under an earlier controller.
-func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *engine.Remembered) error {
+func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *engine.Remembered, now time.Time) error {
 	known, err := journal.Read[healthRecord](j, journal.Health)
 	if err != nil {
 		return err
@@ -163,7 +164,7 @@ func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *e
 		}
 		store.Restore(n, before)
 	}
-	return nil
+	return restorePauses(j, roles.Names(), store, m, now)
 }
 
 // goesOnFrom is the step that a role had reached, and what it had saved. What was reached in an earlier life than the

@@ -94,7 +94,7 @@ func (h *house) next() (step, saved int64) {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if err := memory.RestoreHealth(h.journal, h.job, h.store, m); err != nil {
+	if err := memory.RestoreHealth(h.journal, h.job, h.store, m, time.Now()); err != nil {
 		h.Fatal(err)
 	}
 	return h.store.Standing("critic")
