@@ -108,17 +108,41 @@ func (p *places) Place(name role.Name) error {
 	}
 	var err error
 	if at, ok := p.table.Group(name); ok && at.State != placement.Released {
-		if len(at.Roles) > 1 && at.Live < at.Needed && len(p.blocked) > 0 { // nothing is moved under a role that lives there
+		if len(at.Roles) > 1 && at.Live < at.Needed && p.unblocked().live(name) > at.Live { // nothing is moved under a role that lives there
 			return &engine.BlockedError{Err: fmt.Errorf("waits for %s", p.blockers()), Freed: p.freed}
 		}
 		_, err = p.table.Rebuild(name)
 	} else {
 		err = p.table.Reserve(p.requests[name])
 	}
-	if lacking := new(placement.Lacking); errors.As(err, &lacking) && len(p.blocked) > 0 {
+	if lacking := new(placement.Lacking); errors.As(err, &lacking) && len(p.blocked) > 0 && p.unblocked().fits(p.requests[name]) {
 		return &engine.BlockedError{Err: fmt.Errorf("waits for %s", p.blockers()), Freed: p.freed}
 	}
 	return err
+}
+
+// trial is the table as it would be if nothing were blocked.
+type trial struct{ *placement.Table }
+
+func (p *places) unblocked() trial {
+	t := trial{p.table.Clone()}
+	t.SetNodes(p.nodes...)
+	return t
+}
+
+// live is how many bundles of a role's group lie on what is well.
+func (t trial) live(name role.Name) int {
+	at, _ := t.Group(name)
+	return at.Live
+}
+
+// fits says whether a role could be placed.
+func (t trial) fits(r placement.Request) bool {
+	if at, ok := t.Group(r.Role); ok && at.State != placement.Released {
+		_, err := t.Rebuild(r.Role)
+		return err == nil
+	}
+	return t.Reserve(r) == nil
 }
 
 // blockers says which devices are blocked, and by whom.

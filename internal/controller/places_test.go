@@ -199,3 +199,27 @@ func TestAGroupThatIsSharedIsNotMovedWhileItsDevicesAreBlocked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// One device is blocked; a role that waits for it says so, one that lacks something else is told what.
+// shows: FAULT-C12
+func TestOnlyALackThatComesFromWhatIsBlockedIsWaitedFor(t *testing.T) {
+	nodes := []placement.Node{{Name: "here", CPUs: 2, Memory: 1 << 30, Devices: []string{"0", "1"}, Well: true}}
+	j := gpuJob([]role.Name{"actor", "critic", "large"}, 1, 1, 0)
+	j.Roles[2].Resources.CPUs = 64
+	p := newPlaces(nodes, j)
+	if err := p.Place("actor"); err != nil {
+		t.Fatal(err)
+	}
+	p.block("actor/0", local.Obligation{Role: "actor", Left: []proc.Holder{{Ident: proc.Ident{PID: 4711}}}})
+	p.Release("actor")
+	if err := p.Place("critic"); err != nil {
+		t.Fatalf("the critic has the other device: %v", err)
+	}
+	blocked := new(engine.BlockedError)
+	if err := p.Place("actor"); !errors.As(err, &blocked) {
+		t.Errorf("the actor: %v, want that it waits", err)
+	}
+	if err := p.Place("large"); err == nil || errors.As(err, &blocked) {
+		t.Errorf("the large role: %v, want that there are not 64 CPUs", err)
+	}
+}

@@ -236,6 +236,9 @@ func (t *Table) holders(asks []ask) string {
 	return strings.Join(out, ", ")
 }
 
+// Clone returns a table that shares nothing with this one.
+func (t *Table) Clone() *Table { return t.clone() }
+
 func (t *Table) clone() *Table {
 	c := New(t.Nodes...)
 	for i := range t.Held {

@@ -131,6 +131,14 @@ func GlobalPlan(j *job.Job, without []role.Name) Plan {
 	return b.plan
 }
 
+// LatePlan begins roles that an earlier plan has ended and could not place with the others.
+func LatePlan(j *job.Job, roles []role.Name) Plan {
+	b := builder{plan: Plan{Action: role.InPlace, Roles: keep(j.Names(), roles)}}
+	b.all(Place, b.plan.Roles)
+	b.begin(j, depths(j), b.plan.Roles)
+	return b.plan
+}
+
 // StopPlan ends every role, in reverse order of start, side by side within a level.
 func StopPlan(j *job.Job) Plan {
 	all := j.Names()

@@ -70,7 +70,7 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 			return result{}
 		}
 		e.setWhy(w.Role, fmt.Sprintf("rank %d waits %s before restart %d in a row", w.Rank, d.Round(time.Millisecond), e.spent().Workers[w].InARow))
-		return r.wait(d)
+		return r.wait(d, nil)
 	case restart.Run:
 		return e.runWorker(ctx, r, w)
 	default:

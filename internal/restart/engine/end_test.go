@@ -25,10 +25,11 @@ func TestASuccessIsNotOverriddenByAFailureThatComesLater(t *testing.T) {
 	})
 }
 
-func TestAStopByHandWaitsForTheRepairThatIsUnderWay(t *testing.T) {
+func TestAStopByHandWaitsForTheMoveThatIsUnderWay(t *testing.T) {
 	play(t, []job.Role{roleOf("actor"), roleOf("critic")}, func(t *testing.T, s *stage) {
 		s.slow("start critic", 10*time.Second)
 		s.fail("critic")
+		wait(time.Second) // its service starts
 		done := make(chan error, 1)
 		go func() { done <- s.engine.StopRole(t.Context(), "critic") }()
 		wait(5 * time.Second)
@@ -247,6 +248,7 @@ func TestOfAStopAndARestartByHandTheLaterCounts(t *testing.T) {
 	play(t, []job.Role{roleOf("actor"), roleOf("critic")}, func(t *testing.T, s *stage) {
 		s.slow("start critic", 10*time.Second)
 		s.fail("critic")
+		wait(time.Second) // its service starts
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.engine.StopRole(t.Context(), "critic") }()
 		wait(time.Second)
@@ -274,6 +276,7 @@ func TestAStopByHandIsCarriedOutAlsoWhenNobodyWaitsForIt(t *testing.T) {
 	play(t, []job.Role{roleOf("actor"), roleOf("critic")}, func(t *testing.T, s *stage) {
 		s.slow("start critic", 10*time.Second)
 		s.fail("critic")
+		wait(time.Second) // its service starts
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.engine.StopRole(ctx, "critic"); !errors.Is(err, context.DeadlineExceeded) {

@@ -313,7 +313,7 @@ func (e *Engine) take(f role.Failure) {
 		e.sayFailure(f)
 	}
 	for r := range e.running {
-		if r.plan.Alone {
+		if r.plan.Alone || e.hasLeft(r, f.Life.Role) {
 			continue // it waits for nobody
 		}
 		if r.plan.Action == role.Global || r.plan.Action == restart.Begin || slices.Contains(r.plan.Roles, f.Life.Role) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -57,8 +56,6 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 		return result{}
 	case restart.BackOff:
 		return e.backOff(r, m.Role)
-	case restart.Place:
-		return e.place(r, m.Role)
 	case restart.Start:
 		e.setState(m.Role, role.Starting, "its service starts")
 		return bounded(ctx, startLimit, func(ctx context.Context) error {
@@ -143,7 +140,7 @@ func (e *Engine) backOff(r *run, name role.Name) result {
 		return result{}
 	}
 	e.setState(name, role.BackOff, fmt.Sprintf("waits %s before restart %d in a row", d.Round(time.Millisecond), e.spent().Roles[name].InARow))
-	return r.wait(d)
+	return r.wait(d, r.part[name].hurry)
 }
 
 // left is what is left of a role's wait, d in all. When it ends is remembered from its begin, by the time of
@@ -164,37 +161,18 @@ func (e *Engine) left(r *run, name role.Name, d time.Duration) time.Duration {
 	return d
 }
 
-// wait lets time pass, unless the plan is overruled meanwhile.
-func (r *run) wait(d time.Duration) result {
+// wait lets time pass, unless the plan is overruled or somebody does not want to wait any more.
+func (r *run) wait(d time.Duration, hurry <-chan struct{}) result {
+	began := time.Now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return result{detail: d.Round(100 * time.Millisecond).String()}
+	case <-hurry:
+		return result{detail: time.Since(began).Round(100*time.Millisecond).String() + " of " + d.Round(100*time.Millisecond).String() + ": an operator does not wait"}
 	case <-r.boundary.Done():
 		return result{err: context.Cause(r.boundary)}
-	}
-}
-
-// place waits for what is blocked, as long as a start may take. Other plans do not wait with it.
-func (e *Engine) place(r *run, name role.Name) result {
-	cfg, _ := e.Job.Role(name)
-	late := time.NewTimer(cmp.Or(cfg.Limits.Start, e.StartLimit))
-	defer late.Stop()
-	for {
-		err := e.Places.Place(name)
-		blocked := new(BlockedError)
-		if !errors.As(err, &blocked) {
-			return result{err: err}
-		}
-		e.setWhy(name, err.Error())
-		select {
-		case <-blocked.Freed:
-		case <-late.C:
-			return result{err: err}
-		case <-r.boundary.Done():
-			return result{err: context.Cause(r.boundary)}
-		}
 	}
 }
 
@@ -240,7 +218,16 @@ func (e *Engine) awaitReady(r *run, name role.Name) result {
 	// Health gives the verdict not_ready at the limit itself; this bound is behind it.
 	limit := cmp.Or(cfg.Limits.Start, e.StartLimit) + time.Minute
 	e.setRunning(name, "others wait until it is ready")
-	return bounded(r.waiting, limit, func(ctx context.Context) error {
+	waiting, stop := context.WithCancel(r.waiting)
+	defer stop()
+	go func() { // an operator has taken it out of the plan
+		select {
+		case <-r.part[name].leave:
+			stop()
+		case <-waiting.Done():
+		}
+	}()
+	return bounded(waiting, limit, func(ctx context.Context) error {
 		return e.Health.AwaitReady(ctx, name, e.state(name).incarnation)
 	})
 }

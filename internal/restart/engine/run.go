@@ -30,8 +30,10 @@ type run struct {
 	stopWait context.CancelCauseFunc
 	done     chan error // answered at the end; may be nil
 	attempt  int        // of the worker that a plan for one begins
-	id       int        // in memory
-	resume   *int64     // of a global plan: the step that its roles are begun from, once that is known; guarded by Engine.mu
+	part     map[role.Name]*part
+	isUp     bool   // what is left to do brings roles up; guarded by Engine.mu
+	id       int    // in memory
+	resume   *int64 // of a global plan: the step that its roles are begun from, once that is known; guarded by Engine.mu
 }
 
 // aboutWorker has an event of the plan say which worker it is about, where that is one.
@@ -59,6 +61,7 @@ func (e *Engine) launch(ctx context.Context, plan restart.Plan, why *decided) {
 	r.boundary, r.cancel = context.WithCancelCause(ctx)
 	r.waiting, r.stopWait = context.WithCancelCause(r.boundary)
 	failed := why.failedRoles()
+	r.part = partsOf(plan)
 	r.until = map[role.Name]time.Time{}
 	for _, n := range plan.Roles {
 		if failed[n] {
@@ -130,7 +133,8 @@ func (e *Engine) fenceAll(ctx context.Context, r *run) []restart.Move {
 	return moves
 }
 
-// carryOut makes the moves, stage by stage. A plan that is overruled ends between two stages.
+// carryOut makes the moves, stage by stage. A plan that is overruled ends between two stages; a role that an operator
+// takes out of it has no more moves in it.
 //
 // No move that does anything is made before recorded has said that the plan is on the disk. What only looks,
 // or changes nothing but what we know, is not held up.
@@ -153,14 +157,11 @@ func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move, rec
 		if r.boundary.Err() != nil {
 			return context.Cause(r.boundary)
 		}
-		stage, verb := moves[i].Stage, moves[i].Verb
-		var group errgroup.Group
-		for ; i < len(moves) && moves[i].Stage == stage; i++ {
-			m := moves[i]
-			group.Go(func() error { return e.move(ctx, r, m) })
+		from, verb := i, moves[i].Verb
+		for ; i < len(moves) && moves[i].Stage == moves[from].Stage; i++ {
 		}
-		err := group.Wait()
-		if err != nil {
+		e.comesTo(r, verb)
+		if err := e.makeStage(ctx, r, moves[from:i]); err != nil {
 			return err
 		}
 		if verb == restart.ReadStep && r.plan.Action == role.Global {
@@ -171,13 +172,39 @@ func (e *Engine) carryOut(ctx context.Context, r *run, moves []restart.Move, rec
 	if !acted {
 		return <-recorded
 	}
+	if e.isDeserted(r) {
+		return errOverruled
+	}
 	return nil
 }
 
-// move makes one move and tells its result.
+// makeStage makes the moves of one stage, side by side.
+func (e *Engine) makeStage(ctx context.Context, r *run, stage []restart.Move) error {
+	if stage[0].Verb == restart.Place {
+		return e.placeAll(ctx, r, stage)
+	}
+	var group errgroup.Group
+	for _, m := range stage {
+		group.Go(func() error { return e.move(ctx, r, m) })
+	}
+	return group.Wait()
+}
+
+// move makes one move and tells its result, unless its role is not part of the plan any more.
 func (e *Engine) move(ctx context.Context, r *run, m restart.Move) error {
+	if !e.enter(r, m.Role) {
+		return nil
+	}
 	began := time.Now()
 	res := e.make(ctx, r, m)
+	if e.leave(r, m.Role) && m.Verb == restart.AwaitReady {
+		res = result{detail: leftDetail}
+	}
+	return e.moved(r, m, began, res)
+}
+
+// moved tells the result of a move.
+func (e *Engine) moved(r *run, m restart.Move, began time.Time, res result) error {
 	ev := event.New(time.Now(), event.Moved)
 	ev.Incident, ev.Action, ev.Role, ev.Verb, ev.Incarnation = r.why.incident, "", m.Role, string(m.Verb), e.state(m.Role).incarnation
 	ev.Took, ev.Step, ev.Detail = time.Since(began), res.step, res.detail
@@ -254,6 +281,7 @@ func (e *Engine) stoppedByHand(name role.Name, err error) {
 func (e *Engine) showEnded(r *run, name role.Name, err error) {
 	st := e.state(name)
 	switch {
+	case e.hasLeft(r, name): // another plan shows it
 	case st.state == role.Finished: // whatever was done to its services
 	case r.done != nil && err == nil:
 		e.setState(name, role.Stopped, "stopped by hand; restart begins it again")

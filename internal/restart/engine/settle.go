@@ -23,12 +23,11 @@ func (e *Engine) settle(ctx context.Context) {
 	}
 	e.age()
 	decide := e.decider()
-	exclusive := e.exclusive()
 	var whole, alone, held []suspect
 	for _, s := range e.pending {
 		d := decide(s)
 		switch {
-		case d.Action != role.Stop && (exclusive || d.Action == role.InPlace && e.blocked(d)):
+		case d.Action != role.Stop && (e.exclusive(d.Roles...) || d.Action == role.InPlace && e.blocked(d)):
 			held = append(held, s)
 		case d.Alone:
 			alone = append(alone, s)

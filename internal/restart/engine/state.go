@@ -108,10 +108,14 @@ func (e *Engine) standingOf(n role.Name) restart.Standing {
 	return restart.Standing{Step: step, Checkpoint: saved, Available: e.Health.Available(n), Rose: e.Health.Rose(n), Unread: e.Health.StepsUnread(n)}
 }
 
-// exclusive reports whether a plan is under way beside which no other may run.
-func (e *Engine) exclusive() bool {
+// exclusive reports whether a plan is under way beside which no other may run for the roles: one that touches all
+// roles, unless these have left it.
+func (e *Engine) exclusive(roles ...role.Name) bool {
 	for r := range e.running {
-		if r.plan.Action != role.InPlace && len(r.plan.Roles) > 1 {
+		if r.plan.Action == role.InPlace || len(r.plan.Roles) < 2 {
+			continue
+		}
+		if len(roles) == 0 || slices.ContainsFunc(roles, func(n role.Name) bool { return !e.hasLeft(r, n) }) {
 			return true
 		}
 	}
@@ -122,7 +126,7 @@ func (e *Engine) exclusive() bool {
 func (e *Engine) busy(roles []role.Name) bool {
 	for r := range e.running {
 		for _, n := range roles {
-			if slices.Contains(r.plan.Roles, n) {
+			if slices.Contains(r.plan.Roles, n) && !e.hasLeft(r, n) {
 				return true
 			}
 		}

@@ -35,6 +35,9 @@ func (e *Engine) Restart(name role.Name) error {
 			}
 			return w.name == name
 		})
+		if e.hastens(name) {
+			return
+		}
 		e.take(role.Failure{Life: role.Life{Role: name, Rank: role.NoRank}, Cause: role.Operator, Detail: "restart asked for", At: time.Now()})
 	})
 	if !ok {
@@ -68,8 +71,8 @@ func (e *Engine) StopRole(ctx context.Context, name role.Name) error {
 func (e *Engine) grant(ctx context.Context) {
 	var held []wish
 	for _, w := range e.wishes {
-		if e.exclusive() || e.busy([]role.Name{w.name}) {
-			e.cancelAlone([]role.Name{w.name})
+		if !e.takeOut(w.name) {
+			e.lengthen(w.name)
 			held = append(held, w)
 			continue
 		}
