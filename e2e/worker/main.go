@@ -47,6 +47,8 @@ var verbs = map[string]func(value string) error{
 	"die":      die,
 	"listen":   listen,
 	"report":   func(text string) error { return post("/report_error", text) },
+	"tell":     func(path string) error { return post(path, "") },
+	"door":     door,
 	"escape":   escape,
 	"shm":      share,
 	"wait":     func(string) error { wait(); return nil },
@@ -296,12 +298,29 @@ func post(path, body string) error {
 	if err != nil {
 		return err
 	}
+	return ask(req)
+}
+
+// door posts to the service as anybody may who knows its address.
+func door(path string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	service, _, _ := strings.Cut(os.Getenv("VIGIL_SERVICE_URL"), "/life/")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, service+path, nil)
+	if err != nil {
+		return err
+	}
+	return ask(req)
+}
+
+// ask wants a request to be answered with 200 or 202.
+func ask(req *http.Request) error {
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
+	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusAccepted {
 		return fmt.Errorf("%s", answer.Status)
 	}
 	return nil
