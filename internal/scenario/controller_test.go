@@ -86,6 +86,9 @@ func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error 
 	if err := checker.Start(func(f health.Findings) error { begun.Found(f.Failures, f.Finished); return nil }); err != nil {
 		return err
 	}
+	if w.book != nil {
+		go keepSteps(ctx, &memory.Health{Journal: w.book.journal, Job: w.job, Store: store})
+	}
 	go func() {
 		defer close(gone)
 		out := begun.Run(ctx)
@@ -95,6 +98,18 @@ func (w *world) begin(ctx context.Context, remembered *engine.Remembered) error 
 		}
 	}()
 	return nil
+}
+
+// keepSteps writes the newest steps every ten seconds, as a controller does, at an instant of its own.
+func keepSteps(ctx context.Context, keeping *memory.Health) {
+	for wait := 10*time.Second + 500*time.Microsecond; ; wait = 10 * time.Second {
+		select {
+		case <-time.After(wait):
+			keeping.Steps()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // recorder takes in what one controller records.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 )
 
@@ -233,6 +234,14 @@ var operatorDirectives = []directive{
 		func(_ context.Context, w *world, a args) error {
 			w.with(a.role, func(p *player) { p.byHand = false })
 			return w.engine.Restart(a.role)
+		}},
+	{"set-step", "ROLE STEP", asking, "an operator sets the step of the role's next life",
+		func(ctx context.Context, w *world, a args) error {
+			_, recorded, ok := w.engine.SetStep(a.role, engine.StepSet{Step: a.n, At: time.Now()})
+			if !ok {
+				return fmt.Errorf("step %d of %s is not taken", a.n, a.role)
+			}
+			return recorded(ctx)
 		}},
 	{"stop-role", "ROLE", asking, "an operator stops the role, and waits until it is stopped",
 		func(ctx context.Context, w *world, a args) error { return w.engine.StopRole(ctx, a.role) }},
