@@ -191,9 +191,10 @@ func TestTheLeaseCountsFromTheLastAnswerAndNeedsNoCallback(t *testing.T) {
 
 // shows: D5 D16
 func TestAStopOfTheControllerWakesEverybodyAndHangsNowhere(t *testing.T) {
-	best := time.Hour
-	// The machine may be busy: that it can end within 100 ms counts, in one of many times.
-	for began := time.Now(); best > 100*time.Millisecond && time.Since(began) < patience; {
+	// The machine may be busy: the time that a call takes at the same moment is allowed for, and one of many
+	// times has to keep the promise.
+	over := time.Hour
+	for began := time.Now(); over > 100*time.Millisecond && time.Since(began) < patience; {
 		h := startHub(t, "", func(o *HubOptions) { o.PollEvery = time.Hour })
 		var noticed atomic.Int32
 		l := startLink(t, h.target(), func(o *LinkOptions) {
@@ -202,12 +203,13 @@ func TestAStopOfTheControllerWakesEverybodyAndHangsNowhere(t *testing.T) {
 			o.OnControllerLost = func() { t.Error("a normal stop was taken for a loss") }
 		})
 		h.ears.await(t, 1, "joined")
+		pace := slowestOf(t, beatsOf(t, l.address), 20)
 		begin := time.Now()
 		h.Stop(t.Context())
 		if err := l.awaitEnd(t); !errors.Is(err, ErrControllerStopped) || noticed.Load() != 1 {
 			t.Fatalf("Run ended with %v after %d notices", err, noticed.Load())
 		}
-		best = min(best, time.Since(begin))
+		over = min(over, time.Since(begin)-10*pace)
 		if err := <-h.served; err != nil {
 			t.Errorf("serving ended with %v", err)
 		}
@@ -218,9 +220,22 @@ func TestAStopOfTheControllerWakesEverybodyAndHangsNowhere(t *testing.T) {
 			t.Errorf("%d lost in a normal stop", n)
 		}
 	}
-	if best > 100*time.Millisecond {
-		t.Errorf("a wait of an hour ended %v after the notice", best)
+	if over > 100*time.Millisecond {
+		t.Errorf("a wait of an hour ended %v after the notice, and what ten calls take", over)
 	}
+}
+
+// slowestOf returns how long the slowest of so many calls takes.
+func slowestOf(t *testing.T, peer api.HeartBeatClient, calls int) (slowest time.Duration) {
+	t.Helper()
+	for range calls {
+		began := time.Now()
+		if _, err := peer.IsBeat(t.Context(), &api.HeartBeatRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	return slowest
 }
 
 // shows: D5
