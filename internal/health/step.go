@@ -141,7 +141,7 @@ func (r *record) forgetBeyond(step int64) {
 // Saved is what is known of a role's checkpoints.
 type Saved struct {
 	Whole int64         // newest step that is saved as a whole; -1: none
-	Ranks map[int]int64 // newest step of each rank that has reported one; nil where only Whole is known
+	Ranks map[int]int64 // newest step of each rank that has reported one; nil: Whole is that of all
 	Again bool          // one has reported a second step
 }
 
@@ -158,11 +158,20 @@ func (s Saved) Beyond(step int64) Saved {
 }
 
 func (r *record) savedNow() Saved {
-	s := Saved{Whole: r.saved, Ranks: map[int]int64{}}
+	s := Saved{Whole: r.saved}
+	alike := true
+	for i := range r.ranks {
+		k := &r.ranks[i]
+		alike = alike && k.saved == r.saved
+		s.Again = s.Again || k.saves > 1
+	}
+	if alike {
+		return s
+	}
+	s.Ranks = map[int]int64{}
 	for i := range r.ranks {
 		if k := &r.ranks[i]; k.saved >= 0 {
 			s.Ranks[i] = k.saved
-			s.Again = s.Again || k.saves > 1
 		}
 	}
 	return s
@@ -173,16 +182,16 @@ func (r *record) restoreSaved(s Saved) {
 	for i := range r.ranks {
 		k := &r.ranks[i]
 		saved, ok := s.Ranks[i]
+		if s.Ranks == nil {
+			saved, ok = s.Whole, s.Whole >= 0
+		}
 		switch {
-		case ok:
-			k.saved, k.saves = saved, 1
-			if s.Again {
-				k.saves = 2
-			}
-		case s.Ranks == nil: // nobody has kept that of each rank
-			k.saved, k.saves = s.Whole, 1
-		default:
+		case !ok:
 			k.saved, k.saves = -1, 0
+		case s.Again:
+			k.saved, k.saves = saved, 2
+		default:
+			k.saved, k.saves = saved, 1
 		}
 	}
 }

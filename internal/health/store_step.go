@@ -44,3 +44,31 @@ func (s *Store) Saved(name role.Name) Saved {
 	}
 	return r.savedNow()
 }
+
+// Reach is how far a role's newest life has come.
+type Reach struct {
+	Incarnation int   `json:"incarnation"`
+	Step        int64 `json:"step"`
+}
+
+// Reaches returns how far every role has come.
+func (s *Store) Reaches() map[role.Name]Reach {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[role.Name]Reach, len(s.table.order))
+	for n, r := range s.table.records {
+		out[n] = Reach{r.incarnation, r.step()}
+	}
+	return out
+}
+
+// Reach returns how far one role has come.
+func (s *Store) Reach(name role.Name) Reach {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.table.records[name]
+	if !ok {
+		return Reach{}
+	}
+	return Reach{r.incarnation, r.step()}
+}

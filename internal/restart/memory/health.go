@@ -28,12 +28,6 @@ type healthRecord struct {
 	Rhythm health.Rhythm `json:"rhythm"`
 }
 
-// reached is the step of a role in a life.
-type reached struct {
-	Incarnation int   `json:"incarnation"`
-	Step        int64 `json:"step"`
-}
-
 // Health keeps what no heartbeat will tell a later controller. It may be used from many goroutines: what is written
 // last is what was known last.
 type Health struct {
@@ -43,7 +37,9 @@ type Health struct {
 
 	mu    sync.Mutex
 	kept  map[role.Name]health.Rhythm
-	steps map[role.Name]reached // as they were written last
+	steps map[role.Name]health.Reach // as they were written last
+	saved map[role.Name]int64        // the same: of each role the newest whole checkpoint
+	due   map[role.Name]bool         // ranks have saved more since
 }
 
 // Observe writes when an event says that something has changed.
@@ -64,15 +60,21 @@ func (h *Health) Observe(e event.Event) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	_, whole := h.Store.Standing(r.Name)
+	if was, written := h.saved[r.Name]; e.Kind == event.Checkpoint && written && was == whole {
+		h.due[r.Name] = true // many ranks may say so at once; their services know it too
+		return
+	}
 	h.write(r)
 }
 
-// Learned writes what has been learned of the roles' rhythms since it was last written, where that is worth it.
+// Learned writes what has been learned of the roles' rhythms since it was last written, where that is worth it, and
+// what single ranks have saved.
 func (h *Health) Learned() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range h.Job.Roles {
-		if r := &h.Job.Roles[i]; h.Store.Rhythm(r.Name).Teaches(h.kept[r.Name]) {
+		if r := &h.Job.Roles[i]; h.due[r.Name] || h.Store.Rhythm(r.Name).Teaches(h.kept[r.Name]) {
 			h.write(r)
 		}
 	}
@@ -103,11 +105,7 @@ func (h *Health) SetStep(name role.Name) {
 
 // newest is the record of all steps. The caller has the lock.
 func (h *Health) newest() (e journal.Entry, changed bool) {
-	now := map[role.Name]reached{}
-	records, _ := h.Store.Records()
-	for i := range records {
-		now[records[i].Name] = reached{records[i].Incarnation, records[i].CurrentStep}
-	}
+	now := h.Store.Reaches()
 	changed = !maps.Equal(now, h.steps)
 	h.steps = now
 	return journal.Put(journal.Steps, stepsKey, now), changed
@@ -118,10 +116,10 @@ func (h *Health) write(r *job.Role) { h.Journal.Write(h.entry(r)) }
 
 // entry is a role's record. The caller has the lock.
 func (h *Health) entry(r *job.Role) journal.Entry {
-	rec, _ := h.Store.Record(r.Name) // it is a role of the job
-	saved := h.Store.Saved(r.Name)
-	now := healthRecord{Incarnation: rec.Incarnation, Step: rec.CurrentStep, Saved: saved.Whole, SavedBy: saved.Ranks, SavedAgain: saved.Again, Rhythm: h.Store.Rhythm(r.Name)}
+	saved, reach := h.Store.Saved(r.Name), h.Store.Reach(r.Name)
+	now := healthRecord{Incarnation: reach.Incarnation, Step: reach.Step, Saved: saved.Whole, SavedBy: saved.Ranks, SavedAgain: saved.Again, Rhythm: h.Store.Rhythm(r.Name)}
 	if r.Restart.Rejoin == job.RejoinManual {
+		rec, _ := h.Store.Record(r.Name) // it is a role of the job
 		for _, k := range rec.Ranks {
 			if k.Held {
 				now.Quarantined = append(now.Quarantined, k.Rank)
@@ -129,9 +127,10 @@ func (h *Health) entry(r *job.Role) journal.Entry {
 		}
 	}
 	if h.kept == nil {
-		h.kept = map[role.Name]health.Rhythm{}
+		h.kept, h.saved, h.due = map[role.Name]health.Rhythm{}, map[role.Name]int64{}, map[role.Name]bool{}
 	}
-	h.kept[r.Name] = now.Rhythm
+	h.kept[r.Name], h.saved[r.Name] = now.Rhythm, saved.Whole
+	delete(h.due, r.Name)
 	return journal.Put(journal.Health, string(r.Name), now)
 }
 
@@ -141,7 +140,7 @@ func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *e
 	if err != nil {
 		return err
 	}
-	newest, _, err := journal.ReadOne[map[role.Name]reached](j, journal.Steps, stepsKey)
+	newest, _, err := journal.ReadOne[map[role.Name]health.Reach](j, journal.Steps, stepsKey)
 	if err != nil {
 		return err
 	}
@@ -170,7 +169,7 @@ func RestoreHealth(j *journal.Journal, roles *job.Job, store *health.Store, m *e
 // goesOnFrom is the step that a role had reached, and what it had saved. What was reached in an earlier life than the
 // newest, or before a step was assigned to the next, is of no account: that step stands, and what was saved beyond it
 // is of a line that was given up.
-func (h healthRecord) goesOnFrom(was engine.RoleMemory, newest reached) (int64, health.Saved) {
+func (h healthRecord) goesOnFrom(was engine.RoleMemory, newest health.Reach) (int64, health.Saved) {
 	saved := health.Saved{Whole: h.Saved, Ranks: h.SavedBy, Again: h.SavedAgain}
 	if was.Assigned {
 		return was.Step, saved.Beyond(was.Step)

@@ -184,12 +184,31 @@ func TestAnIncompleteCheckpointIsNoneForTheNextController(t *testing.T) {
 	h.says(105)
 	h.store.Checkpoint(h.life(0), 100)
 	h.keeping.Observe(event.Event{Kind: event.Checkpoint, Role: "critic"})
+	h.keeping.Learned()
 	if _, saved := h.next(); saved != -1 {
 		t.Errorf("one of two ranks has saved 100, and the next controller takes %d for saved", saved)
 	}
 	h.store.Checkpoint(h.life(1), 100)
 	if _, saved := h.store.Standing("critic"); saved != 100 {
 		t.Errorf("now both have: %d", saved)
+	}
+}
+
+// A controller that takes over before anything was saved waits for all ranks as the one before did.
+// shows: FAULT-B7
+func TestTheFirstCheckpointAfterATakeoverCountsWhenAllRanksHaveSavedIt(t *testing.T) {
+	h := newHouse(t)
+	h.begin(0)
+	h.says(5)
+	h.keeping.Observe(event.Event{Kind: event.FirstStep, Role: "critic"})
+	h.next()
+	h.store.Checkpoint(h.life(0), 10)
+	if _, saved := h.store.Standing("critic"); saved != -1 {
+		t.Errorf("one of two ranks has saved 10, which counts as %d", saved)
+	}
+	h.store.Checkpoint(h.life(1), 10)
+	if _, saved := h.store.Standing("critic"); saved != 10 {
+		t.Errorf("both have saved 10, which counts as %d", saved)
 	}
 }
 
