@@ -88,7 +88,7 @@ func roleKeys() []Key {
 			ofRole("signal_to", oneOfOr(SignalWorker, SignalTree), func(r *Role) *SignalTo { return &r.Stop.SignalTo }, "see the meaning",
 				"Who is sent the signal. By default the worker's own process, and in a wanted stop, at half of `grace`, where that has not reacted (no thread of it has used the CPU, no `checkpoint` phase is open), the process below it that speaks for it, else its children: a shell script that traps the signal keeps it from the program that it waits for. `worker`: never anybody below it. `tree`: every process of it at once, also data loaders, whose death may keep a trainer from saving.")),
 		group("limits", "How long silence is borne.",
-			ofRole("start", duration(1), func(r *Role) *time.Duration { return &r.Limits.Start }, "the controller's `--start-timeout`", "From the start of a life to its first heartbeat."),
+			ofRole("start", duration(1), func(r *Role) *time.Duration { return &r.Limits.Start }, "the controller's `--start-timeout`", "From the start of a life to its first heartbeat. A learned limit is not longer, unless gaps of more than half of that are usual."),
 			heartbeatKey(),
 			ofRole("floor", duration(1), func(r *Role) *time.Duration { return &r.Limits.Floor }, "`2m`", "A learned limit is never shorter."),
 			phasesKey(),
