@@ -143,3 +143,38 @@ func TestAJobEndsTheSameWhereverItsControllerDies(t *testing.T) {
 		t.Errorf("the controller died in %d of %d stories", died.Load(), told.Load())
 	}
 }
+
+// A controller is killed after it has closed the run and before it could exit. Whoever starts it again, as a supervisor
+// does, is told how the run has ended; the time after that a new run begins. So it is at once for somebody else.
+// shows: FAULT-C13
+func TestTheExitOfAClosedRunIsGivenAgain(t *testing.T) {
+	t.Parallel()
+	e := ends[0]
+	for name, other := range map[string]bool{"by who had started it": false, "by somebody else": true} {
+		t.Run(name, func(t *testing.T) {
+			j := prepare(t, false, e.job, e.args...)
+			if end := j.runOut("--die-at-write", "close"); j.cmd.ProcessState.ExitCode() >= 0 || end.Exit != e.exit {
+				t.Fatalf("the controller has not been killed after it closed the run: %v, %+v", j.cmd.ProcessState, end)
+			}
+			first := j.uid
+			if !other {
+				cmd := j.command()
+				said, err := cmd.CombinedOutput()
+				if code := cmd.ProcessState.ExitCode(); code != e.exit || !strings.Contains(string(said), "the run "+first+" has ended with 0") {
+					t.Errorf("exit %d (%v), want %d again; it said\n%s", code, err, e.exit, said)
+				}
+			}
+			j.program = "" // a new run
+			if other {
+				shell := filepath.Join(j.dir, "other")
+				if err := os.WriteFile(shell, []byte("#!/bin/sh\n"+controller+" \"$@\"\nexit $?\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				j.program = shell
+			}
+			if j.runOut(); j.uid == first {
+				t.Error("there is no new run")
+			}
+		})
+	}
+}

@@ -45,6 +45,9 @@ type program struct {
 // Main runs the program with its arguments, the program's own name first, and returns the exit
 // status.
 func Main(args, environ []string, stdout, stderr io.Writer) int {
+	if status, was := proc.UnderFirst(stderr); was {
+		return status
+	}
 	debug.SetTraceback("crash") // a crash is a death by a signal: Go's usual exit status for it, 2, is that of a refusal
 	p := &program{environ: environ, stdout: stdout, stderr: stderr}
 	root := p.root(filepath.Base(args[0]))
@@ -214,9 +217,10 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return p.tellEnd(err)
 	}
 	made <- c
+	defer c.Told()
 	go forward(warnings, c, done)
 	out, err := c.Run(ctx)
 	p.exit = out.Exit
@@ -228,6 +232,19 @@ func (p *program) run(ctx context.Context, o *controller.Options) error {
 	case err != nil && p.exit == ExitDone:
 		p.exit = ExitFailed
 	}
+	return nil
+}
+
+// tellEnd gives the exit of a run that has ended and whose controller was killed before it could; other errors it
+// returns.
+func (p *program) tellEnd(err error) error {
+	ended := new(controller.EndedError)
+	if !errors.As(err, &ended) {
+		return err
+	}
+	p.exit = ended.Exit
+	say(p.stderr, "controller", ended)
+	ended.Told()
 	return nil
 }
 

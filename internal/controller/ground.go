@@ -156,6 +156,11 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 		return err
 	}
 	g.rebooted = known && last.BootID != g.boot
+	if known && !o.ForgetState {
+		if err := notTold(home, last, g.host, g.boot); err != nil {
+			return err
+		}
+	}
 	run, open, err := g.journal.OpenRun()
 	switch {
 	case err != nil:

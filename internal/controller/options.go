@@ -84,7 +84,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that the HTTP interface asks for")
 	fs.BoolVar(&o.Insecure, "insecure", false, "listen beyond loopback without TLS and token")
 	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
-	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, or N:after")
+	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, N:after, or close for the last")
 	_ = fs.MarkHidden("die-at-write") // it is there
 	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, end what lives of it, and set a journal aside that cannot be read")
 	fs.BoolVar(&o.ApplyOnRestart, "apply-on-restart", false, "take over a run although its job file has changed: what cannot be applied to living workers is so from the role's next restart on")

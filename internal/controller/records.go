@@ -51,9 +51,13 @@ func (c *Controller) closeRun() error {
 	switch {
 	case out == nil:
 	case journal.Closes(out.Exit):
+		if err := willTell(c.ground.home, c.uid); err != nil {
+			c.log.Warn("a controller that is killed now is followed by another run", "error", err)
+		}
 		if err := c.ground.journal.CloseRun(out.Exit, out.Why); err != nil {
 			c.log.Error("the end of the run is not recorded: the next start will go on with it", "error", err)
 		}
+		c.opts.dieIfClosed()
 	default:
 		kept := c.ground.kept
 		kept.Stopped = out.Exit

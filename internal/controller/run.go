@@ -84,7 +84,7 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	c.failures = newFailures(&c.opts, log)
 	c.endings.add("log", out.flush) // at last
 	if err := c.lay(ctx); err != nil {
-		if open := new(StaysOpenError); !errors.As(err, &open) {
+		if open, ended := new(StaysOpenError), new(EndedError); !errors.As(err, &open) && !errors.As(err, &ended) {
 			err = &UsageError{err}
 		}
 		return nil, errors.Join(err, c.endings.run(log))

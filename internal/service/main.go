@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"vigil/internal/proc"
 	"vigil/internal/wire/rpc"
 )
 
@@ -49,6 +50,9 @@ func Status(err error) int {
 // Main is the program: it runs a service with these arguments, without the program's own name, and
 // returns the exit code.
 func Main(args []string, stderr io.Writer) int {
+	if status, was := proc.UnderFirst(stderr); was {
+		return status
+	}
 	debug.SetTraceback("crash") // a crash is a death by a signal, and no exit with 2
 	cmd := Command()
 	cmd.SetArgs(args)
