@@ -179,13 +179,26 @@ func isAllThatRuns(ancestors []int) bool {
 	})
 }
 
-// lastRaised is what a process of a worker has raised shortly before the worker's end; empty for nothing.
-// Service.mu is held.
-func (w *worker) lastRaised() string {
-	if n := len(w.senders.raised); n > 0 && time.Since(w.senders.raised[n-1].at) < heldTime {
-		return w.senders.raised[n-1].text
+// lastRaised is what a process of a worker has raised shortly before the worker's end, or a process of a peer, with the
+// peer's rank, if that has raised first: a rank that fails takes the others along. A worker that was killed, or that is
+// restarted alone, has not ended because of a peer. Empty for nothing. Service.mu is held.
+func (s *Service) lastRaised(w *worker) string {
+	alone := s.opts.Role.Restart.Unit == job.UnitWorker || w.exit.Signal != ""
+	var first raised
+	from := w
+	for _, peer := range s.lives {
+		n := len(peer.senders.raised)
+		if n == 0 || alone && peer != w {
+			continue
+		}
+		if r := peer.senders.raised[n-1]; time.Since(r.at) < heldTime && (first.text == "" || r.at.Before(first.at)) {
+			first, from = r, peer
+		}
 	}
-	return ""
+	if from != w {
+		return fmt.Sprintf("rank %d failed first: %s", from.life.Rank, first.text)
+	}
+	return first.text
 }
 
 // dropForeign counts a datagram of which something was dropped, and tells a person of the first.

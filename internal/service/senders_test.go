@@ -200,3 +200,19 @@ func TestAWorkerThatCannotBeStartedHearsNobodyAndIsDiscarded(t *testing.T) {
 	}
 	s.must(stop(&api.Stop{}))
 }
+
+// shows: FAULT-A1
+//
+// Ranks below shells, one of which raises and takes the other along: the failure says which one it was.
+func TestARankThatEndsBecauseAPeersProcessHasRaisedSaysSo(t *testing.T) {
+	t.Parallel()
+	r := workerOf(saying + `if [ $RANK = 1 ]; then say "$RAISES"; touch raised; exec sleep 1000; fi
+		until [ -e raised ]; do sleep 0.02; done; say "${RAISES}: closed by peer"; exit 3`)
+	r.Workdir = t.TempDir()
+	r.Env["RAISES"] = "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=ValueError: 3"
+	s := enter(t, r)
+	s.must(run(1))
+	if f := s.ears.awaitFailure(t, 1); f.Life.Rank != 0 || !strings.HasPrefix(f.Detail, "rank 1 failed first: ValueError: 3; exit code 3") {
+		t.Errorf("failure %+v, want rank 0's end by what rank 1 has raised", f)
+	}
+}

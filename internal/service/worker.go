@@ -283,7 +283,7 @@ func (s *Service) watch(w *worker) {
 			s.steps.ended[w.life.Rank] = s.lives[w.life.Rank] == w
 		default:
 			w.state = role.WorkerDown
-			f := w.failure(why)
+			f := w.failure(why, s.lastRaised(w))
 			w.failed = &f
 			out.failure(f)
 		}
@@ -293,15 +293,16 @@ func (s *Service) watch(w *worker) {
 	close(w.ended)
 }
 
-// failure completes why a worker has ended by what it said itself. Service.mu is held.
-func (w *worker) failure(f role.Failure) role.Failure {
+// failure completes why a worker has ended by what it said itself, or else by what processes of it, or of its peers,
+// have raised. Service.mu is held.
+func (w *worker) failure(f role.Failure, raised string) role.Failure {
 	f.Fatal = w.fatal
-	switch said := w.lastRaised(); {
+	switch {
 	case f.Exit.Sender == proc.OOMKiller || f.Cause != role.Exited:
 	case w.reported != "":
 		f.Detail = w.reported
-	case said != "" && f.Detail == f.Exit.String(): // nothing says more
-		f.Detail = said + "; " + f.Detail
+	case raised != "" && f.Detail == f.Exit.String(): // nothing says more
+		f.Detail = raised + "; " + f.Detail
 	}
 	return f
 }
