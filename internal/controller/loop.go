@@ -6,6 +6,7 @@ import (
 	"vigil/internal/fleet"
 	"vigil/internal/restart/engine"
 	"vigil/internal/restart/memory"
+	"vigil/internal/role"
 )
 
 // observers are those who are told of every event, in the goroutine that records it, which may be the repair
@@ -25,5 +26,6 @@ func (c *Controller) engineOptions(crew engine.Crew, places engine.Places) engin
 		Job: c.opts.Job, Policy: PolicyIn(&c.opts),
 		Crew: crew, Places: places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: c.opts.StartTimeout, Explain: c.explain,
 		Memory: memory.On(c.ground.journal), Remembered: c.remembered, Farewells: &fleet.Farewells{LogDir: c.ground.logs, Job: c.opts.Job, Log: c.log},
+		Ports: fleet.Ports{Job: c.opts.Job, Of: func(n role.Name, rank int) map[string]uint32 { return c.crew.portsOf(n, rank) }},
 	}
 }

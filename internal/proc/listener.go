@@ -75,6 +75,40 @@ func listening(table string, port int) (inode string, uid int, found bool) {
 	return "", 0, false
 }
 
+// Lingering says what of earlier connections keeps a TCP port from being bound by a program that does not set
+// SO_REUSEADDR, while nobody listens on it: such as "TIME_WAIT", in which the kernel keeps a connection for a minute
+// that this side has closed. Empty: nothing does, or somebody listens.
+func Lingering(port int) string {
+	var found string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(table)
+		if err != nil {
+			continue
+		}
+		suffix := fmt.Sprintf(":%04X", port)
+		for s := bufio.NewScanner(f); s.Scan(); {
+			field := strings.Fields(s.Text())
+			if len(field) < 4 || !strings.HasSuffix(field[1], suffix) {
+				continue
+			}
+			if name := tcpStates[field[3]]; name == "LISTEN" {
+				f.Close()
+				return ""
+			} else if found != "TIME_WAIT" && name != "" {
+				found = name
+			}
+		}
+		f.Close()
+	}
+	return found
+}
+
+// tcpStates are the states in which a socket may hold its local port (include/net/tcp_states.h).
+var tcpStates = map[string]string{
+	"01": "ESTABLISHED", "02": "SYN_SENT", "03": "SYN_RECV", "04": "FIN_WAIT1", "05": "FIN_WAIT2", "06": "TIME_WAIT",
+	"07": "CLOSE", "08": "CLOSE_WAIT", "09": "LAST_ACK", "0A": "LISTEN", "0B": "CLOSING", "0C": "SYN_RECV",
+}
+
 // ownerOf returns a process that has a file open whose link reads like that.
 func ownerOf(link string) (pid int, name string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/[0-9]*")

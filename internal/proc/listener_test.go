@@ -34,3 +34,43 @@ func TestWhoListensOnAPortIsFoundAndNobodyElse(t *testing.T) {
 		}
 	}
 }
+
+// A port is held while connections that its side has closed linger on it, or live, and nobody listens.
+// shows: FAULT-F4
+func TestAPortThatEarlierConnectionsHoldIsKnownByThem(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if state := Lingering(port); state != "" {
+		t.Errorf("somebody listens: held by %q", state)
+	}
+	c, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if state := Lingering(port); state != "ESTABLISHED" {
+		t.Errorf("a connection lives: held by %q", state)
+	}
+	_ = served.Close()
+	_ = c.Close()
+	eventually(t, "the connection lingers", func() bool { return Lingering(port) == "TIME_WAIT" })
+	if state := Lingering(1); state != "" {
+		t.Errorf("a port that nobody uses: held by %q", state)
+	}
+	again, err := net.Listen("tcp4", l.Addr().String()) // Go sets SO_REUSEADDR
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if state := Lingering(port); state != "" {
+		t.Errorf("somebody listens again: held by %q", state)
+	}
+}

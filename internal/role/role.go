@@ -94,7 +94,7 @@ const (
 	Stuck       Cause = "stuck"       // alive but a phase ran out
 	Hardware    Cause = "hardware"    // a device or node is ill
 	Preempted   Cause = "preempted"   // the node is taken away
-	PortTaken   Cause = "port_taken"  // a leased port was taken by a stranger
+	PortTaken   Cause = "port_taken"  // a leased port was taken by a stranger, or earlier connections hold the port
 	Operator    Cause = "operator"    // somebody asked for the restart
 	Unrepaired  Cause = "unrepaired"  // a repair did not succeed
 )

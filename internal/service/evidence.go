@@ -194,6 +194,16 @@ func (s *Service) cause(w *worker, exit role.Exit, ended time.Time) role.Failure
 		f.Cause, f.Detail = role.PortTaken, taken+"; "+f.Detail
 		return f
 	}
+	if exit.Signal == "" && exit.Code != 0 {
+		said := raised + "\n" + strings.Join(slices.Concat(w.output.stderr.last(tailLines), w.output.stdout.last(tailLines)), "\n")
+		s.mu.Lock()
+		held := s.heldPort(w, said)
+		s.mu.Unlock()
+		if held != "" {
+			f.Cause, f.Detail = role.PortTaken, held+"; "+f.Detail
+			return f
+		}
+	}
 	if w.devices == 0 {
 		return f
 	}

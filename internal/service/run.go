@@ -220,7 +220,9 @@ func (s *Service) start(w *worker) error {
 		return err
 	}
 	defer w.output.started()
+	lingering := lingeringOf(w.ports)
 	s.mu.Lock()
+	w.lingering = lingering
 	s.lives[w.life.Rank] = w
 	s.mu.Unlock()
 	p, err := s.spawn(proc.Spec{

@@ -62,6 +62,7 @@ type Service struct {
 	signal      string        // that this service ends because of; empty: it does not
 	lives       map[int]*worker
 	steps       steps
+	heldPorts   int      // lives in a row that could not bind a port of theirs
 	pendingStep *int64   // to be taken at the next start
 	ownStep     *ownStep // set at our own endpoint; nil: the controller knows of all
 	seq         int64    // of the last SET_STEP

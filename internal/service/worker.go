@@ -46,14 +46,16 @@ type worker struct {
 	state     role.WorkerState
 	stopping  bool // it is being ended: what it says is dropped
 	exit      *role.Exit
-	status    string        // STATUS=
-	statusDue bool          // it will be told soon
-	isReady   bool          // READY=1 was said
-	fatal     bool          // it said that restarting cannot help
-	unready   string        // what its ready probe met last; empty: nothing, or it is ready
-	reported  string        // the first error that it reported
-	failed    *role.Failure // what the controller was told of its failure, last
-	sent      sent          // what of that the controller was told
+	status    string            // STATUS=
+	statusDue bool              // it will be told soon
+	isReady   bool              // READY=1 was said
+	lingering map[string]string // by name, its ports that earlier connections held when it was started, and their state
+	heldPort  bool              // it has ended because of one
+	fatal     bool              // it said that restarting cannot help
+	unready   string            // what its ready probe met last; empty: nothing, or it is ready
+	reported  string            // the first error that it reported
+	failed    *role.Failure     // what the controller was told of its failure, last
+	sent      sent              // what of that the controller was told
 	told      *toldStep
 	memory    memory
 	lasting   lasting // words of it that hold beyond the session in which they were told
@@ -257,6 +259,9 @@ func (s *Service) report(w *worker, text string, out *words) {
 	}
 	w.sent = level
 	w.failed = &role.Failure{Life: w.life, Cause: role.Reported, Detail: w.reported, Fatal: w.fatal, At: time.Now(), Log: w.files.stderr}
+	if held := s.heldPort(w, w.reported); held != "" {
+		w.failed.Cause, w.failed.Detail = role.PortTaken, held+"; "+w.reported
+	}
 	out.failure(*w.failed)
 }
 
@@ -275,6 +280,9 @@ func (s *Service) watch(w *worker) {
 	asked := false
 	s.change(func(out *words) {
 		w.exit, asked = &exit, w.stopping
+		if !w.heldPort {
+			s.heldPorts = 0
+		}
 		switch {
 		case w.stopping:
 			w.state = role.WorkerDown

@@ -88,6 +88,9 @@ func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) resul
 }
 
 func (e *Engine) runWorker(ctx context.Context, r *run, w restart.Worker) result {
+	if res, over := e.awaitPorts(r, w.Role, w.Rank); over {
+		return res
+	}
 	step := e.workerStep(w)
 	life := role.Life{Role: w.Role, Incarnation: e.state(w.Role).incarnation, Rank: w.Rank, Attempt: r.attempt}
 	e.Health.BeginWorker(w.Role, w.Rank, step)

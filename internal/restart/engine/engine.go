@@ -43,6 +43,8 @@ type Options struct {
 	Memory Memory
 	// Remembered is what an earlier controller of the job has kept; nil: there was none.
 	Remembered *Remembered
+	// Ports says which of a role's ports cannot be bound yet; nil: nobody asks.
+	Ports Ports
 	// Farewells are what services have left while there was no controller; nil: nothing.
 	Farewells Farewells
 	// Jitter is the chance in a back-off, from 0 to 1; nil: a random one.
@@ -117,28 +119,22 @@ func (d *decided) cause() role.Cause {
 	return d.was
 }
 
-// wish is an operator's stop of one role, held until no plan touches it.
-type wish struct {
-	name     role.Name
-	done     chan error
-	replaces int // id of the plan of an earlier controller that was carrying it out; 0: none
-}
-
 // roleState is what the engine knows of a role. It is guarded by Engine.mu.
 type roleState struct {
-	state       role.State
-	why         string
-	incarnation int
-	begun       bool
-	mayRun      bool       // workers of it were told to run and are not proved gone
-	unwell      bool       // something of the workers that run, or ran last, has failed
-	cause       role.Cause // of their first failure; empty while they are well
-	byHand      bool       // stopped by an operator
-	hurried     int        // stops under way that have the grace of a failure
-	finished    time.Time  // when it ended well; zero: it has not
-	decided     int        // newest incarnation that a decision was made about
-	incident    string     // of that decision
-	nextStep               // what its next life begins from
+	state         role.State
+	why           string
+	incarnation   int
+	begun         bool
+	mayRun        bool       // workers of it were told to run and are not proved gone
+	waitsForPorts bool       // a life of it could not bind a port that earlier connections held
+	unwell        bool       // something of the workers that run, or ran last, has failed
+	cause         role.Cause // of their first failure; empty while they are well
+	byHand        bool       // stopped by an operator
+	hurried       int        // stops under way that have the grace of a failure
+	finished      time.Time  // when it ended well; zero: it has not
+	decided       int        // newest incarnation that a decision was made about
+	incident      string     // of that decision
+	nextStep                 // what its next life begins from
 
 	alone    map[int]lone // by rank, of workers that are restarted alone; the loop's
 	attempts map[int]int  // by rank, the last that was fenced of this incarnation
@@ -270,6 +266,7 @@ func (e *Engine) take(f role.Failure) {
 	if e.ignores(f, at) {
 		return
 	}
+	e.needsPorts(f)
 	if f.Cause != role.Operator && (f.Life.Incarnation == 0 || f.Life.Incarnation >= at.incarnation) {
 		e.mu.Lock()
 		st := e.roles[f.Life.Role]

@@ -50,10 +50,12 @@ func (e *Engine) takeFarewells(left map[role.Name]Farewell) map[role.Name][]role
 		if !ok {
 			continue
 		}
-		e.Health.SetStep(n, f.Step)
 		e.mu.Lock()
 		st := e.roles[n]
-		st.step, st.mayRun = f.Step, false
+		if st.mayRun = false; !st.assigned { // else that comes before where they were
+			st.step = f.Step
+		}
+		step := st.step
 		switch {
 		case f.Finished:
 			st.state, st.why = role.Finished, "ended well"
@@ -61,6 +63,7 @@ func (e *Engine) takeFarewells(left map[role.Name]Farewell) map[role.Name][]role
 			st.why = fmt.Sprintf("its workers were ended in order at step %d, because %s", f.Step, f.Why)
 		}
 		e.mu.Unlock()
+		e.Health.SetStep(n, step)
 		if f.Finished {
 			e.Health.StopWatching(n)
 		}

@@ -64,7 +64,7 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 	case restart.WriteStep:
 		return e.writeStep(ctx, m.Role)
 	case restart.Run:
-		return e.runWorkers(ctx, m.Role)
+		return e.runWorkers(ctx, r, m.Role)
 	case restart.AwaitReady:
 		return e.awaitReady(r, m.Role)
 	default:
@@ -176,7 +176,10 @@ func (r *run) wait(d time.Duration, hurry <-chan struct{}) result {
 	}
 }
 
-func (e *Engine) runWorkers(ctx context.Context, name role.Name) result {
+func (e *Engine) runWorkers(ctx context.Context, r *run, name role.Name) result {
+	if res, over := e.awaitPorts(r, name, role.NoRank); over {
+		return res
+	}
 	given := e.state(name)
 	step := given.step
 	e.Health.Begin(name, step)

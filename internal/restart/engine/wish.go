@@ -10,6 +10,13 @@ import (
 	"vigil/internal/role"
 )
 
+// wish is an operator's stop of one role, held until no plan touches it.
+type wish struct {
+	name     role.Name
+	done     chan error
+	replaces int // id of the plan of an earlier controller that was carrying it out; 0: none
+}
+
 // StopJob ends the job in order with the exit code given; one above 128 is that of a signal.
 func (e *Engine) StopJob(why string, exit int) {
 	e.tell(func() { e.stopJob(Outcome{Exit: exit, Why: why}) })
