@@ -125,10 +125,13 @@ func (b *below) isIdle(one *reached) bool {
 }
 
 // under returns who is to be sent the signal below a process: who speaks for the main process, if that is known and
-// below it, else its children.
+// below it, else its children. Below one that speaks itself nobody is: it is no wrapper.
 func (b *below) under(s *sight, one reached) (speaker bool, who []Holder) {
 	if b.spec.Speaker != nil && one.id == one.main.id {
-		if pid := b.spec.Speaker(one.main); pid != one.id.PID && s.isBelow(pid, one.id.PID) {
+		switch pid := b.spec.Speaker(one.main); {
+		case pid == one.id.PID: // it is the program, and no wrapper
+			return true, nil
+		case s.isBelow(pid, one.id.PID):
 			return true, []Holder{{Ident: s.all[pid].Ident, Name: s.all[pid].Name, Session: s.all[pid].Session, Why: "it speaks for the worker"}}
 		}
 	}

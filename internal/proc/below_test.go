@@ -27,13 +27,14 @@ func TestWhoRunsBelowAWrapperThatTrapsTheSignal(t *testing.T) {
 		saved   []string
 		told    int // by the report of who was
 	}{
-		"its child":             {script: wrapper + `N=a sh -c "$SAVER"`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}, saved: []string{"a"}, told: 1},
-		"all of its children":   {script: wrapper + `N=a sh -c "$SAVER" & N=b sh -c "$SAVER" & wait; wait`, spec: StopSpec{Reach: IfIdle}, up: []string{"a", "b"}, saved: []string{"a", "b"}, told: 2},
-		"a wrapper in it":       {script: wrapper + `sh -c 'trap : TERM; N=a sh -c "$SAVER"; :'; :`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}, saved: []string{"a"}, told: 2},
-		"who speaks for it":     {script: wrapper + `N=b sh -c "$SAVER" & sh -c 'trap : TERM; N=a sh -c "$SAVER"; exec sleep 300'; :`, spec: StopSpec{Reach: IfIdle}, speaker: "a", up: []string{"a", "b"}, saved: []string{"a"}, told: 1},
-		"nobody for good":       {script: wrapper + `N=a sh -c "$SAVER"`, spec: StopSpec{Reach: MainOnly}, up: []string{"a"}},
-		"everybody at once":     {script: `trap : TERM; N=a sh -c "$SAVER"; N=b sh -c "$SAVER"`, spec: StopSpec{Reach: Everything, Grace: time.Hour}, up: []string{"a"}, saved: []string{"a"}, told: 0},
-		"nobody, it is at work": {script: `trap 'while [ $((i=i+1)) -lt 100000000 ]; do :; done' TERM; N=a sh -c "$SAVER" & while :; do wait; done`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}},
+		"its child":                {script: wrapper + `N=a sh -c "$SAVER"`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}, saved: []string{"a"}, told: 1},
+		"all of its children":      {script: wrapper + `N=a sh -c "$SAVER" & N=b sh -c "$SAVER" & wait; wait`, spec: StopSpec{Reach: IfIdle}, up: []string{"a", "b"}, saved: []string{"a", "b"}, told: 2},
+		"a wrapper in it":          {script: wrapper + `sh -c 'trap : TERM; N=a sh -c "$SAVER"; :'; :`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}, saved: []string{"a"}, told: 2},
+		"who speaks for it":        {script: wrapper + `N=b sh -c "$SAVER" & sh -c 'trap : TERM; N=a sh -c "$SAVER"; exec sleep 300'; :`, spec: StopSpec{Reach: IfIdle}, speaker: "a", up: []string{"a", "b"}, saved: []string{"a"}, told: 1},
+		"nobody, it speaks itself": {script: wrapper + `echo $$ >$D/main.pid; N=a sh -c "$SAVER"; :`, spec: StopSpec{Reach: IfIdle}, speaker: "main", up: []string{"main", "a"}},
+		"nobody for good":          {script: wrapper + `N=a sh -c "$SAVER"`, spec: StopSpec{Reach: MainOnly}, up: []string{"a"}},
+		"everybody at once":        {script: `trap : TERM; N=a sh -c "$SAVER"; N=b sh -c "$SAVER"`, spec: StopSpec{Reach: Everything, Grace: time.Hour}, up: []string{"a"}, saved: []string{"a"}, told: 0},
+		"nobody, it is at work":    {script: `trap 'while [ $((i=i+1)) -lt 100000000 ]; do :; done' TERM; N=a sh -c "$SAVER" & while :; do wait; done`, spec: StopSpec{Reach: IfIdle}, up: []string{"a"}},
 		"nobody, others say that it is at work": {script: wrapper + `N=a sh -c "$SAVER"`, up: []string{"a"},
 			spec: StopSpec{Reach: IfIdle, AtWork: func(*Process) bool { return true }}},
 	} {

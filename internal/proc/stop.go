@@ -22,7 +22,7 @@ type StopSpec struct {
 
 	Reach   Reach                  // who else is sent the signal
 	AtWork  func(*Process) bool    // IfIdle: that a process is at work on the signal, as far as others know; may be nil
-	Speaker func(*Process) int     // IfIdle: pid of the one below a process that speaks for it; 0: not known; may be nil
+	Speaker func(*Process) int     // IfIdle: pid of the one that speaks for a process: itself, or one below it; 0: not known; may be nil
 	Told    func(*Process, Holder) // is called for each that was sent the signal by IfIdle; may be nil
 
 	// Longer is closed when the grace becomes LongGrace, counted from the begin, for everybody; nil: never.

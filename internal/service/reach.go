@@ -28,6 +28,11 @@ func (s *Service) reach(spec *proc.StopSpec, kind stopKind, lives []*worker) {
 	}
 	spec.Reach = proc.IfIdle
 	spec.AtWork = func(p *proc.Process) bool { return s.saves(of(p)) }
+	spec.Speaker = func(p *proc.Process) int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return of(p).senders.speaker
+	}
 	spec.Told = func(p *proc.Process, h proc.Holder) {
 		s.notice(of(p), fmt.Sprintf("its process (pid %d) has not reacted to %s in half of the grace of %s: pid %d %s, which runs below it, has it too (%s); stop.signal_to says who is to have it",
 			p.PID(), unix.SignalName(spec.Signal), spec.Grace, h.PID, h.Name, h.Why))

@@ -25,8 +25,10 @@ func TestTheProgramInAWrapperThatTrapsTheSignalHearsOfTheStop(t *testing.T) {
 		stop   *api.Stop
 		saved  bool
 		said   bool
+		speaks bool // another program than saver speaks for the worker
 	}{
 		"in a wanted stop":             {grace: 3 * time.Second, stop: &api.Stop{}, saved: true, said: true},
+		"in a wanted stop, who speaks": {before: `sleep 1000 & VIGIL_TEST_AS=say $SELF X_VIGIL_STEP=5 & `, grace: 3 * time.Second, stop: &api.Stop{}, said: true, speaks: true},
 		"after a failure":              {grace: 2 * time.Second, stop: &api.Stop{AfterFailure: true}},
 		"not where it is for worker":   {to: job.SignalWorker, grace: 2 * time.Second, stop: &api.Stop{}},
 		"at once where it is for tree": {to: job.SignalTree, grace: time.Hour, stop: &api.Stop{}, saved: true},
@@ -43,7 +45,9 @@ func TestTheProgramInAWrapperThatTrapsTheSignalHearsOfTheStop(t *testing.T) {
 			order.WorldSize, order.Workers = 1, order.Workers[:1]
 			s.must(&api.ToService{Order: &api.ToService_Run{Run: order}})
 			s.awaitLog(1, 0, "up")
-			if c.before != "" {
+			if c.speaks {
+				s.ears.await(t, "the step", func() bool { return len(s.ears.beats) == 1 })
+			} else if c.before != "" {
 				s.ears.await(t, "the phase to begin", func() bool { return len(s.ears.phases) == 1 })
 			}
 			held := s.must(stop(c.stop)).Held
@@ -54,8 +58,8 @@ func TestTheProgramInAWrapperThatTrapsTheSignalHearsOfTheStop(t *testing.T) {
 				t.Errorf("held on: %q", held)
 			}
 			said := s.ears.noticed("which runs below it, has it too")
-			if said != c.said {
-				t.Errorf("said: %v, want %v", said, c.said)
+			if said != c.said || s.ears.noticed("(it speaks for the worker)") != c.speaks || c.speaks && s.ears.noticed("a child of it") {
+				t.Errorf("said: %q", s.ears.said())
 			}
 			if pid := s.ears.awaitState(t, 0, role.WorkerDown).PID; pid != 0 {
 				gone(t, pid)

@@ -43,6 +43,7 @@ type senders struct {
 	uid    uint32       // user of the worker's process, as far as it has spoken; only the receiver knows it
 
 	// --- guarded by Service.mu
+	speaker int      // pid of the process of the worker, or below it, that has told of its work last; 0: none has
 	raised  []raised // newest last
 	holding bool     // it is waited for the end of a process that has raised
 	foreign uint64   // datagrams that were dropped and that the controller has not heard of
@@ -73,6 +74,9 @@ func (s *Service) hear(w *worker, from notify.Credentials, said []notify.Word) {
 		return
 	}
 	s.change(func(out *words) {
+		if (sender == notify.FromWorker || sender == notify.FromBelow) && slices.ContainsFunc(said, tellsOfWork) {
+			w.senders.speaker = id.PID
+		}
 		switch {
 		case s.listensTo(w):
 			s.takeAll(w, said, out)
@@ -80,6 +84,16 @@ func (s *Service) hear(w *worker, from notify.Credentials, said []notify.Word) {
 			s.takePhases(w, said)
 		}
 	})
+}
+
+// tellsOfWork says whether a word is one that only the program itself says, and no wrapper around it.
+func tellsOfWork(word notify.Word) bool {
+	switch word.Kind {
+	case notify.Step, notify.Alive, notify.Checkpoint, notify.PhaseBegin, notify.PhaseEnd, notify.PhaseNext:
+		return true
+	default:
+		return false
+	}
 }
 
 // senderOf finds out who has sent a datagram.

@@ -54,6 +54,7 @@ func (s *Service) endThese(ctx context.Context, kind stopKind, lives []*worker) 
 		return nil, nil
 	}
 	s.noted(s.shm.Look(s.processes()))
+	s.sayLeftBehind(lives)
 	procs := processesOf(lives)
 	spec := s.stopSpec(kind)
 	s.reach(&spec, kind, lives)

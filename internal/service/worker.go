@@ -51,6 +51,7 @@ type worker struct {
 	isReady   bool              // READY=1 was said
 	lingering map[string]string // by name, its ports that earlier connections held when it was started, and their state
 	heldPort  bool              // it has ended because of one
+	leftSaid  bool              // it was said what it has left behind
 	fatal     bool              // it said that restarting cannot help
 	unready   string            // what its ready probe met last; empty: nothing, or it is ready
 	reported  string            // the first error that it reported
@@ -299,6 +300,9 @@ func (s *Service) watch(w *worker) {
 	})
 	s.log.Info("worker ended", "rank", w.life.Rank, "incarnation", w.life.Incarnation, "attempt", w.life.Attempt, "exit", exit.String(), "stopping", asked)
 	close(w.ended)
+	if !asked && exit.Signal == "" && exit.Code == 0 {
+		s.running.Go(func() { s.followLeft(w) })
+	}
 }
 
 // failure completes why a worker has ended by what it said itself, or else by what processes of it, or of its peers,

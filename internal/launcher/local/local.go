@@ -165,6 +165,11 @@ func (l *Launcher) Start(ctx context.Context, s Spec) (*Service, error) {
 	if old := l.service(id); old != nil && !old.ended() {
 		return nil, fmt.Errorf("start service %s: pid %d still runs", id, old.PID())
 	}
+	if note := l.treeNote(id); note != "" && !proc.Gone(note) { // of one that no journal knows
+		if _, err := l.clear(ctx, id); err != nil {
+			l.o.Log.Warn("what an earlier service has left is still there", "service", id.String(), "err", err) // an obligation now
+		}
+	}
 	path, out, err := l.openLog(id)
 	if err != nil {
 		return nil, fmt.Errorf("start service %s: %w", id, err)

@@ -152,6 +152,24 @@ func TestServiceAndControllerKilledLeaveNothingAfterTheNextClear(t *testing.T) {
 	})
 }
 
+// A controller that was killed before it had recorded its service leaves nothing but the service's note.
+// shows: FAULT-C8
+func TestWhatAServiceThatNobodyKnowsHasLeftIsEndedBeforeTheNextStarts(t *testing.T) {
+	t.Setenv("TEST_CGROUPS", "no")
+	b := newBench(t, proc.NoCgroups)
+	controller := b.controller(t)
+	ids := b.pids(t, "service", "worker", "daemon", "bare")
+	note := b.treeNote(slotID{"actor", 0})
+	eventually(t, "the service has noted all of them", func() bool {
+		noted := proc.ReadTreeNote(note).Processes
+		return !slices.ContainsFunc(ids[1:], func(id proc.Ident) bool { return !slices.Contains(noted, id) })
+	})
+	kill(t, controller.Ident(), ids[0])
+	<-controller.Done()
+	b.start(t, "orderly")
+	mustBeGone(t, ids[1:]...)
+}
+
 // shows: D26
 func TestServicesAreAllAskedBeforeAnyIsWaitedFor(t *testing.T) {
 	b := newBench(t, proc.NoCgroups)
