@@ -63,6 +63,7 @@ print("bye")
 // whose grace was written.
 // shows: FAULT-C3
 func TestAWorkerThatSavesInAnotherThreadKeepsItsGrace(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("SKIPPED: python3 is missing")

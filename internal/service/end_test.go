@@ -122,6 +122,7 @@ func TestAServiceThatASignalEndsSaysSoAtOnceAndBeginsNothing(t *testing.T) {
 // one that is wanted.
 // shows: FAULT-C2
 func TestAStopUnderWayGetsTheGraceOfAWantedOne(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	for name, lengthen := range map[string]func(*stage){
 		"on order":     func(s *stage) { s.must(&api.ToService{Order: &api.ToService_Lengthen{Lengthen: &api.Lengthen{}}}) },

@@ -22,6 +22,7 @@ func stepKept(number uint64) *api.ToService {
 // said that it is recorded, and the answer waits for that.
 // shows: FAULT-B2
 func TestAStepSetAtItsOwnEndpointIsToldUntilTheControllerHasKeptIt(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	s := enter(t, workerOf(`exec sleep 1000`))
 	at := "http://" + s.hub.Registrations()[0].HTTPAddress

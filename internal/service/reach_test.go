@@ -16,6 +16,7 @@ import (
 // stop.signal_to says.
 // shows: FAULT-C4
 func TestTheProgramInAWrapperThatTrapsTheSignalHearsOfTheStop(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	const saver = `sh -c 'trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.02; done'`
 	for name, c := range map[string]struct {

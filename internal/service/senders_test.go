@@ -149,6 +149,7 @@ func TestTheWordOfASenderThatIsGoneCounts(t *testing.T) {
 // A program that has raised and does not end is no tolerated failure where a shell waits for it and runs nothing else;
 // below a program that may bear it, or beside another one, it is.
 func TestAProgramThatHasRaisedAndDoesNotEndIsAFailureBelowAShellOnly(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {

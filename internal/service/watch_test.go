@@ -150,6 +150,7 @@ func timerScript(requests string) job.Role {
 
 // shows: A27
 func TestAFileTimerThatRunsOutEndsTheWorkerAndIsTheFailure(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	s := enter(t, timerScript("outer,600,9 inner,1,9"))
 	s.must(run(1))
