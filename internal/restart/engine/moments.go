@@ -175,6 +175,7 @@ func (e *Engine) giveBack() {
 	before := e.just.spent[first].before
 	e.just.spent = nil
 	e.charge(func(restart.Ledger) restart.Ledger { return before.Clone() })
+	e.Memory.Note(Update{Ledger: e.unkept()}) // whoever stops the job may not wait for the plans under way
 	for _, n := range e.Job.Names() {
 		e.Health.SetRestarts(n, before.Roles[n].InPlace)
 	}

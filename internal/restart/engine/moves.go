@@ -103,7 +103,7 @@ func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result
 func (e *Engine) hurry(r *run, name role.Name, failed bool, how *Stop) (done func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !failed || e.wanted || r.done != nil {
+	if !failed || e.wanted || r.done != nil || r.part[name].isLeaving() {
 		return func() {}
 	}
 	how.Kind = AfterFailure

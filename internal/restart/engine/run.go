@@ -240,8 +240,7 @@ func (e *Engine) ended(r *run, err error) {
 	e.Recorder.Record(ev)
 	e.sayEnded(r, err)
 	if r.done != nil {
-		e.stoppedByHand(r.plan.Roles[0], err)
-		r.done <- err
+		e.stoppedByHand(r, err)
 	}
 	for _, n := range r.plan.Roles {
 		e.showEnded(r, n, err)
@@ -260,11 +259,16 @@ func (e *Engine) ended(r *run, err error) {
 	e.Health.Report(role.Failure{Life: role.Life{Role: at, Rank: role.NoRank, Incarnation: e.state(at).incarnation, Attempt: 1}, Cause: role.Unrepaired, Detail: err.Error(), At: time.Now()})
 }
 
-// stoppedByHand takes in the end of a stop that an operator asked for. What failed in the life that
-// was stopped needs no repair.
-func (e *Engine) stoppedByHand(name role.Name, err error) {
-	st := e.state(name)
-	if st.state == role.Finished || errors.Is(err, errOverruled) {
+// stoppedByHand takes in the end of a stop that an operator asked for, and answers him. What failed in the life that
+// was stopped needs no repair. Where a global restart has come before the stop, the role is stopped in that.
+func (e *Engine) stoppedByHand(r *run, err error) {
+	name := r.plan.Roles[0]
+	if errors.Is(err, errOverruled) && e.ending == nil {
+		e.wishes = append(e.wishes, wish{name: name, done: r.done})
+		return
+	}
+	defer func() { r.done <- err }()
+	if e.state(name).state == role.Finished || errors.Is(err, errOverruled) {
 		return
 	}
 	// A restart that was asked for since the stop began comes after it.

@@ -22,9 +22,13 @@ type nextStep struct {
 	had       map[int]bool // workers that were restarted alone, and begun from an assigned step
 }
 
-// recall makes it what an earlier controller has kept.
+// recall makes it what an earlier controller has kept. When a step was set is known by the time of day only: by a clock
+// that was set back since, it was now.
 func (s *nextStep) recall(was RoleMemory) {
 	*s = nextStep{step: was.Step, assigned: was.Assigned, setAt: was.SetAt, setNumber: was.SetNumber}
+	if now := time.Now(); s.setAt.After(now) {
+		s.setAt = now
+	}
 	for _, rank := range was.Had {
 		if s.had == nil {
 			s.had = map[int]bool{}
