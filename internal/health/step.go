@@ -41,7 +41,7 @@ func (t *Table) Reached(name role.Name, spoken map[int]int64) int64 {
 			ranks[i].step, ranks[i].stepped = step, true
 		}
 	}
-	step := leastStep(ranks, r.given)
+	step := leastStep(ranks, r.unsaid())
 	if r.before != nil {
 		r.given = step
 	}
@@ -49,12 +49,16 @@ func (t *Table) Reached(name role.Name, spoken map[int]int64) int64 {
 }
 
 // step is the role's: see leastStep.
-func (r *record) step() int64 { return leastStep(r.ranks, r.given) }
+func (r *record) step() int64 { return leastStep(r.ranks, r.unsaid()) }
 
-// leastStep is the least step over the ranks that have said one in this life; before that, the one given. A rank that
-// has ended well does not hold back those that go on.
-func leastStep(ranks []rank, given int64) int64 {
-	least, said, atWork := given, false, false
+// unsaid is the step of a role that has said none in this life: the one given, or one that it has saved since. What it
+// saves beyond a step that it is set back to is forgotten.
+func (r *record) unsaid() int64 { return max(r.given, r.saved) }
+
+// leastStep is the least step over the ranks that have said one in this life; before that, unsaid. A rank that has ended
+// well does not hold back those that go on.
+func leastStep(ranks []rank, unsaid int64) int64 {
+	least, said, atWork := unsaid, false, false
 	for i := range ranks {
 		k := &ranks[i]
 		if !k.stepped {

@@ -194,6 +194,38 @@ func TestTheNewestStepCountsWhoeverHasHeardIt(t *testing.T) {
 	}
 }
 
+// A program that says no steps shows by its checkpoints how far it has come. It goes on from there, and what it has saved
+// is not taken for a line that was given up.
+// shows: FAULT-B3
+func TestARoleThatSaysNoStepsGoesOnFromWhatItHasSaved(t *testing.T) {
+	b := newBed(t, stateful(2))
+	for _, saved := range []int64{40, 60} {
+		for rank := range 2 {
+			b.Checkpoint(b.life(rank), saved)
+		}
+	}
+	want := func(when string) {
+		t.Helper()
+		if got := b.record("critic"); got.CurrentStep != 60 || got.Checkpoint != 60 {
+			t.Errorf("%s: step %d, checkpoint %d, want 60 and 60", when, got.CurrentStep, got.Checkpoint)
+		}
+	}
+	want("in its first life")
+	b.Fence("critic", b.now)
+	step := b.Reached("critic", nil)
+	b.restart("critic", step)
+	want("restarted in place")
+	b.restart("critic", 50)
+	if got := b.record("critic"); got.CurrentStep != 50 || got.Checkpoint != 50 {
+		t.Errorf("set back to 50: step %d, checkpoint %d", got.CurrentStep, got.Checkpoint)
+	}
+	b.beat(0, 51)
+	b.Checkpoint(b.life(1), 90)
+	if got := b.record("critic").CurrentStep; got != 51 {
+		t.Errorf("a rank has said 51: step %d", got)
+	}
+}
+
 // offs plays lives on a store and returns what is said of where they begin.
 func offs(t *testing.T, play func(*health.Store), specs ...health.Spec) []string {
 	t.Helper()

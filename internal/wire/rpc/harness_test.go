@@ -275,7 +275,6 @@ type peerServer struct {
 
 	mu       sync.Mutex
 	isBeats  []*api.HeartBeatRequest
-	last     time.Time // when the last of them came
 	notices  []*api.HeartBeatRequest
 	isBeat   func(context.Context, int) error // called with the number of the call, from 1
 	register func() (*api.RegisterWorkerProcessReply, error)
@@ -305,12 +304,6 @@ func (p *peerServer) polls() int {
 	return len(p.isBeats)
 }
 
-func (p *peerServer) lastPoll() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last
-}
-
 func (p *peerServer) firstPoll() *api.HeartBeatRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,7 +318,7 @@ func (p *peerServer) noticed() int {
 
 func (p *peerServer) IsBeat(ctx context.Context, r *api.HeartBeatRequest) (*api.HeartBeatReply, error) {
 	p.mu.Lock()
-	p.isBeats, p.last = append(p.isBeats, r), time.Now()
+	p.isBeats = append(p.isBeats, r)
 	n := len(p.isBeats)
 	p.mu.Unlock()
 	if p.isBeat != nil {

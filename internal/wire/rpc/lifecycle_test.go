@@ -177,14 +177,26 @@ func TestAKilledControllerIsNoticedAndTheServiceGoesOnForItsGraceOnly(t *testing
 
 // shows: D14 D15
 func TestTheLeaseCountsFromTheLastAnswerAndNeedsNoCallback(t *testing.T) {
-	p := startPeer(t, &peerServer{})
+	var mute atomic.Bool
+	var last, refused atomic.Int64 // when a poll was answered last, on the test's clock; how many were refused since
+	began := time.Now()
+	p := startPeer(t, &peerServer{isBeat: func(context.Context, int) error {
+		if mute.Load() {
+			refused.Add(1)
+			return status.Error(codes.Unavailable, "mute")
+		}
+		last.Store(int64(time.Since(began)))
+		return nil
+	}})
 	l := startLink(t, p.target(), func(o *LinkOptions) { o.Grace = 500 * time.Millisecond })
 	eventually(t, "polls", func() bool { return p.polls() > 2 })
+	mute.Store(true)
+	eventually(t, "a refused poll, and so the answer of the one before", func() bool { return refused.Load() > 0 })
 	p.server.Stop()
 	if err := l.awaitEnd(t); !errors.Is(err, ErrControllerLost) {
 		t.Errorf("Run ended with %v", err)
 	}
-	if took := time.Since(p.lastPoll()); took < 500*time.Millisecond { // its answer came later
+	if took := time.Since(began) - time.Duration(last.Load()); took < 500*time.Millisecond { // its answer came later
 		t.Errorf("it ended %v after the last answer, with a grace of 500 ms", took)
 	}
 }
