@@ -22,13 +22,14 @@ import (
 // Note is what a service leaves.
 type Note struct {
 	Role        role.Name `json:"role"`
-	Index       int       `json:"index"`       // of the service within its role
-	Services    int       `json:"services"`    // that the role has
-	Incarnation int       `json:"incarnation"` // of the workers that were ended
-	PID         int       `json:"pid"`         // of the service
-	Start       uint64    `json:"start"`       // of it, in clock ticks since boot
-	Why         string    `json:"why"`         // they were ended, as words that follow "because"
-	Step        int64     `json:"step"`        // the role's on this service
+	Index       int       `json:"index"`            // of the service within its role
+	Services    int       `json:"services"`         // that the role has
+	Incarnation int       `json:"incarnation"`      // of the workers that were ended
+	PID         int       `json:"pid"`              // of the service
+	Start       uint64    `json:"start"`            // of it, in clock ticks since boot
+	Why         string    `json:"why"`              // they were ended, as words that follow "because"
+	Step        int64     `json:"step"`             // the role's on this service
+	Unsaid      bool      `json:"unsaid,omitempty"` // no worker has said a step, nor was one set: Step is the one given
 	At          time.Time `json:"at"`
 	Ended       bool      `json:"ended"` // nothing of the workers is left; false: they are being ended
 	Workers     []Worker  `json:"workers"`

@@ -95,14 +95,19 @@ func awaitEnds(ctx context.Context, notes []farewell.Note) {
 // incarnation, or has not come to the end.
 func sum(notes []farewell.Note) (engine.Farewell, bool) {
 	first := notes[0]
-	all := engine.Farewell{Incarnation: first.Incarnation, Why: first.Why, Step: first.Step, Finished: true}
+	all := engine.Farewell{Incarnation: first.Incarnation, Why: first.Why, Step: first.Step, Unsaid: first.Unsaid, Finished: true}
 	seen := map[int]bool{}
 	for _, n := range notes {
 		if !n.Ended || n.Incarnation != first.Incarnation || n.Services != first.Services {
 			return all, false
 		}
 		seen[n.Index] = true
-		all.Step = min(all.Step, n.Step)
+		switch { // a service whose workers say no steps does not know how far they are
+		case all.Unsaid && !n.Unsaid:
+			all.Step, all.Unsaid = n.Step, false
+		case all.Unsaid == n.Unsaid:
+			all.Step = min(all.Step, n.Step)
+		}
 		for _, w := range n.Workers {
 			all.Finished = all.Finished && w.Finished
 			if w.Failure != nil {

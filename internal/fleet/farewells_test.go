@@ -26,6 +26,9 @@ func noted(index, services int, change func(*farewell.Note)) farewell.Note {
 	return n
 }
 
+// unsaid has a note be of workers that have said no steps.
+func unsaid(n *farewell.Note) { n.Step, n.Unsaid = 0, true }
+
 // shows: FAULT-C9
 func TestARoleWasEndedInOrderOnlyIfAllOfItsServicesSaySo(t *testing.T) {
 	fell := role.Failure{Life: role.Life{Role: "critic", Incarnation: 2, Attempt: 1}, Cause: role.Exited, Detail: "exit code 3", At: time.Unix(1, 0).UTC(), Exit: &role.Exit{Code: 3}}
@@ -33,12 +36,15 @@ func TestARoleWasEndedInOrderOnlyIfAllOfItsServicesSaySo(t *testing.T) {
 		notes []farewell.Note
 		want  *engine.Farewell
 	}{
-		"one of one":              {notes: []farewell.Note{noted(0, 1, nil)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10}},
-		"the least step of two":   {notes: []farewell.Note{noted(1, 2, nil), noted(0, 2, nil)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10}},
-		"one of two is missing":   {notes: []farewell.Note{noted(1, 2, nil)}},
-		"one did not come to it":  {notes: []farewell.Note{noted(0, 2, nil), noted(1, 2, func(n *farewell.Note) { n.Ended = false })}},
-		"one of an earlier life":  {notes: []farewell.Note{noted(0, 2, nil), noted(1, 2, func(n *farewell.Note) { n.Incarnation = 1 })}},
-		"all had finished before": {notes: []farewell.Note{noted(0, 1, func(n *farewell.Note) { n.Workers[0].Finished = true })}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10, Finished: true}},
+		"one of one":            {notes: []farewell.Note{noted(0, 1, nil)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10}},
+		"the least step of two": {notes: []farewell.Note{noted(1, 2, nil), noted(0, 2, nil)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10}},
+		"one of two knows its step, and it is the first":  {notes: []farewell.Note{noted(0, 2, nil), noted(1, 2, unsaid)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10}},
+		"one of two knows its step, and it is the second": {notes: []farewell.Note{noted(0, 2, unsaid), noted(1, 2, nil)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 11}},
+		"nobody has said a step":                          {notes: []farewell.Note{noted(0, 1, unsaid)}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 0, Unsaid: true}},
+		"one of two is missing":                           {notes: []farewell.Note{noted(1, 2, nil)}},
+		"one did not come to it":                          {notes: []farewell.Note{noted(0, 2, nil), noted(1, 2, func(n *farewell.Note) { n.Ended = false })}},
+		"one of an earlier life":                          {notes: []farewell.Note{noted(0, 2, nil), noted(1, 2, func(n *farewell.Note) { n.Incarnation = 1 })}},
+		"all had finished before":                         {notes: []farewell.Note{noted(0, 1, func(n *farewell.Note) { n.Workers[0].Finished = true })}, want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10, Finished: true}},
 		"one of them had failed before": {notes: []farewell.Note{noted(0, 1, func(n *farewell.Note) { n.Workers[0].Failure = &fell })},
 			want: &engine.Farewell{Incarnation: 2, Why: "it was alone", Step: 10, Failures: []role.Failure{fell}}},
 	} {

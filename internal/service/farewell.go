@@ -43,6 +43,7 @@ func (s *Service) farewell(why string) (farewell.Note, bool) {
 		Role: s.id.Role, Index: s.id.Index, Services: s.services, Incarnation: s.incarnation, PID: self.PID, Start: self.StartTime,
 		Why: why, Step: s.steps.role(), At: time.Now(),
 	}
+	note.Unsaid = len(s.steps.spoken) == 0 && s.pendingStep == nil
 	if s.pendingStep != nil {
 		note.Step = *s.pendingStep
 	}

@@ -45,7 +45,7 @@ func TestAServiceThatEndsByItselfLeavesAFarewell(t *testing.T) {
 				t.Fatalf("farewells %+v, %v; want one", notes, err)
 			}
 			n := notes[0]
-			if n.Why != c.why || !n.Ended || n.Incarnation != 1 || n.Services != 1 || n.Step != 40 || n.PID != s.service.Process.Pid || len(n.Workers) != 3 {
+			if n.Why != c.why || !n.Ended || n.Incarnation != 1 || n.Services != 1 || n.Step != 40 || !n.Unsaid || n.PID != s.service.Process.Pid || len(n.Workers) != 3 {
 				t.Errorf("farewell %+v", n)
 			}
 			if f := n.Workers[0].Failure; f == nil || f.Cause != role.Exited || f.Exit.Code != 3 || n.Workers[0].Finished {

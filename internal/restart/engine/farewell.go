@@ -14,6 +14,7 @@ type Farewell struct {
 	Incarnation int // of the workers
 	Why         string
 	Step        int64
+	Unsaid      bool           // no worker has said a step: Step is the one that they were given
 	Finished    bool           // every worker had ended well by itself before
 	Failures    []role.Failure // of those that had failed before, in the order of their ranks
 }
@@ -49,6 +50,10 @@ func (e *Engine) takeFarewells(left map[role.Name]Farewell) map[role.Name][]role
 		f, ok := farewellOf(n, e.Remembered.Roles[n], left)
 		if !ok {
 			continue
+		}
+		if f.Unsaid { // what it had saved may be beyond the step that it was given
+			reached, _ := e.Health.Standing(n)
+			f.Step = max(f.Step, reached)
 		}
 		e.mu.Lock()
 		st := e.roles[n]
@@ -92,7 +97,7 @@ func (e *Engine) sayFarewells(roles []role.Name, left map[role.Name]Farewell) {
 		if at[f.Why] == nil {
 			order = append(order, f.Why)
 		}
-		at[f.Why] = append(at[f.Why], fmt.Sprintf("%s at step %d", n, f.Step))
+		at[f.Why] = append(at[f.Why], fmt.Sprintf("%s at step %d", n, e.state(n).step))
 	}
 	for _, why := range order {
 		e.Log.Warn("workers were ended in order because "+why+": begun again, nothing is charged", "roles", at[why])

@@ -50,6 +50,8 @@ func TestWorkersThatWereEndedInOrderCostNothing(t *testing.T) {
 	}{
 		"all were ended in order": {left: map[role.Name]engine.Farewell{
 			"actor": {Incarnation: 1, Step: 7}, "critic": {Incarnation: 1, Step: 31}, "rollout": {Incarnation: 1, Step: 7}}, step: 31},
+		"one has said no steps, and had saved beyond the one given": {left: map[role.Name]engine.Farewell{
+			"actor": {Incarnation: 1, Step: 7}, "critic": {Incarnation: 1, Unsaid: true}, "rollout": {Incarnation: 1}}, step: 5},
 		"one had finished before": {left: map[role.Name]engine.Farewell{
 			"actor": {Incarnation: 1, Step: 7}, "critic": {Incarnation: 1, Step: 31, Finished: true}, "rollout": {Incarnation: 1}}, finished: true},
 		"one had failed before": {left: map[role.Name]engine.Farewell{
