@@ -43,7 +43,7 @@ func roleEntries(j *job.Job) []journal.Entry {
 // ofController returns a role without what the controller alone goes by: that is in force at once.
 func ofController(r job.Role) job.Role {
 	r.Restart, r.Limits, r.Hooks, r.DependsOn, r.Completion = job.Restart{Unit: r.Restart.Unit}, job.Limits{}, job.Hooks{}, nil, ""
-	r.Progress.Expect = ""
+	r.Progress.Expect, r.Checkpoint = "", job.Checkpoint{}
 	return r
 }
 
