@@ -42,7 +42,8 @@ type reached struct {
 	id     Ident
 	at     time.Time
 	before effort
-	done   bool // who runs below it has been sent the signal too, or shall not be
+	under  []Ident // who ran below it when it had the signal: what it has begun since is its answer to that
+	done   bool    // who runs below it has been sent the signal too, or shall not be
 }
 
 // looksBelow is how often it is looked between half of the grace and its end: at 4, 5, 6 and 7 eighths.
@@ -62,16 +63,16 @@ func (b *below) begin(p *Process, t Tree, before effort, known bool) {
 	case b.spec.Reach == Everything:
 		for _, h := range b.keeper.look().members(t) {
 			if h.Ident != p.id {
-				b.send(p, h)
+				b.send(p, h, nil)
 			}
 		}
 	case b.spec.Reach == IfIdle && known:
-		b.had = append(b.had, reached{main: p, id: p.id, at: time.Now(), before: before})
+		b.had = append(b.had, reached{main: p, id: p.id, at: time.Now(), before: before, under: t.Processes})
 	}
 }
 
-// send sends one process the signal, if it has not had it, and notes that it has at the end of had.
-func (b *below) send(main *Process, h Holder) bool {
+// send sends one process the signal, if it has not had it, and notes that it has, and who runs below it, at the end of had.
+func (b *below) send(main *Process, h Holder, under []Ident) bool {
 	if _, had := b.asked[h.Ident]; had {
 		return false
 	}
@@ -80,7 +81,7 @@ func (b *below) send(main *Process, h Holder) bool {
 	if signal(h.Ident, b.spec.Signal) != nil {
 		return false
 	}
-	b.had = append(b.had, reached{main: main, id: h.Ident, at: time.Now(), before: before, done: !known})
+	b.had = append(b.had, reached{main: main, id: h.Ident, at: time.Now(), before: before, under: under, done: !known})
 	return true
 }
 
@@ -101,7 +102,7 @@ func (b *below) ask() {
 		}
 		speaker, under := b.under(s, one)
 		for _, h := range under {
-			if !b.send(one.main, h) {
+			if !b.send(one.main, h, s.childrenOf(h.PID)) {
 				continue
 			}
 			if speaker { // it is the program itself
@@ -111,7 +112,7 @@ func (b *below) ask() {
 				b.spec.Told(one.main, h)
 			}
 		}
-		b.had[i].done = len(under) > 0 // else it may start something yet, as a wrapper that tries again
+		b.had[i].done = true
 	}
 }
 
@@ -125,7 +126,8 @@ func (b *below) isIdle(one *reached) bool {
 }
 
 // under returns who is to be sent the signal below a process: who speaks for the main process, if that is known and
-// below it, else its children. Below one that speaks itself nobody is: it is no wrapper.
+// below it, else its children that it had when it was sent the signal itself. Below one that speaks itself nobody is: it
+// is no wrapper.
 func (b *below) under(s *sight, one reached) (speaker bool, who []Holder) {
 	if b.spec.Speaker != nil && one.id == one.main.id {
 		switch pid := b.spec.Speaker(one.main); {
@@ -137,12 +139,21 @@ func (b *below) under(s *sight, one reached) (speaker bool, who []Holder) {
 	}
 	var children []Holder
 	for _, pid := range s.below[one.id.PID] {
-		if e := s.all[pid]; e.alive() {
+		if e := s.all[pid]; e.alive() && slices.Contains(one.under, e.Ident) {
 			children = append(children, Holder{Ident: e.Ident, Name: e.Name, Session: e.Session, Why: "a child of it"})
 		}
 	}
 	slices.SortFunc(children, func(a, b Holder) int { return cmp.Compare(a.PID, b.PID) })
 	return false, children
+}
+
+// childrenOf returns the children of a process.
+func (s *sight) childrenOf(pid int) []Ident {
+	var children []Ident
+	for _, child := range s.below[pid] {
+		children = append(children, s.all[child].Ident)
+	}
+	return children
 }
 
 // isBelow says whether a living process descends from another.

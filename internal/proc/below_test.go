@@ -91,3 +91,27 @@ func TestWhoRunsBelowAWrapperThatTrapsTheSignal(t *testing.T) {
 		})
 	}
 }
+
+// What a process begins once it has the signal is its answer to it, such as the copy that a wrapper makes of a checkpoint:
+// it is not told to end in the middle of that, and what ran before is.
+// shows: FAULT-C4
+func TestWhatAWrapperBeginsAtTheSignalIsNotToldToEnd(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(t, NoCgroups)
+	p, d := startShell(t, k, 0, `sleep 300 & trap 'sh -c "$COPY"; kill $!; exit 0' TERM; echo $! >$D/before; export COPY='
+		trap "echo cut short >>$D/copy; exit 1" TERM; until [ -e $D/go ]; do sleep 0.02; done; echo done >>$D/copy'; wait`)
+	before := pidsFrom(t, d, "before")[0]
+	var told []Ident
+	r := k.Stop(t.Context(), []*Process{p}, StopSpec{Reach: IfIdle, Grace: 4 * time.Second, Told: func(_ *Process, h Holder) {
+		told = append(told, h.Ident)
+		if err := os.WriteFile(filepath.Join(d, "go"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}})
+	if text, _ := os.ReadFile(filepath.Join(d, "copy")); string(text) != "done\n" || len(r.Left) > 0 {
+		t.Errorf("the copy says %q, report %+v", text, r)
+	}
+	if len(told) != 1 || told[0] != before {
+		t.Errorf("told are %v, want %v", told, before)
+	}
+}

@@ -434,7 +434,7 @@ func TestAProbeThatHangsEndsWithItsTimeoutAndWithTheLife(t *testing.T) {
 
 // shows: A49
 func TestTwoServicesOfOnePlaceDoNotRunAtOnce(t *testing.T) {
-	s := enter(t, workerOf("sleep 300"))
+	s := enter(t, workerOf("exec sleep 300")) // a shell would leave it behind when its service is killed
 	s.must(run(1))
 	first := s.service
 	after := exec.Command(first.Path, first.Args[1:]...)

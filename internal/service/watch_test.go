@@ -290,7 +290,7 @@ func TestAProcessThatOthersKeepFromTheCPUIsSeenToWaitAndOneThatSleepsIsNot(t *te
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); cmd.Wait() }) // with the shell's child
 		return cmd.Process.Pid
 	}
 	starving, asleep := begin(`while :; do :; done`), begin("sleep 1000; :")
