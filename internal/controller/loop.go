@@ -25,7 +25,7 @@ func (c *Controller) engineOptions(crew engine.Crew, places engine.Places) engin
 	return engine.Options{
 		Job: c.opts.Job, Policy: PolicyIn(&c.opts),
 		Crew: crew, Places: places, Health: healthOf{c.store}, Recorder: c.events, Log: c.log, StartLimit: c.opts.StartTimeout, Explain: c.explain,
-		Memory: memory.On(c.ground.journal), Remembered: c.remembered, Farewells: &fleet.Farewells{LogDir: c.ground.logs, Job: c.opts.Job, Log: c.log},
+		Memory: memory.On(c.ground.journal), Remembered: c.remembered, Farewells: &fleet.Farewells{LogDir: c.ground.logs, Job: c.opts.Job, Log: c.log, Saved: func(life role.Life, step int64) { c.store.Checkpoint(life, step) }},
 		Ports: fleet.Ports{Job: c.opts.Job, Of: func(n role.Name, rank int) map[string]uint32 { return c.crew.portsOf(n, rank) }},
 	}
 }

@@ -39,6 +39,7 @@ type Note struct {
 type Worker struct {
 	Life     role.Life     `json:"life"`
 	Finished bool          `json:"finished,omitempty"` // it had ended well by itself
+	Saved    *int64        `json:"saved,omitempty"`    // the newest step that it has said to have saved
 	Failure  *role.Failure `json:"failure,omitempty"`  // it had failed, and perhaps nobody was there to hear of it
 }
 

@@ -25,6 +25,8 @@ type Farewells struct {
 	LogDir string // of the run
 	Job    *job.Job
 	Log    *slog.Logger
+	// Saved is told what workers had saved when they were ended, before Read returns; nil: nobody is.
+	Saved func(life role.Life, step int64)
 
 	read []farewell.Note
 }
@@ -41,6 +43,7 @@ func (f *Farewells) Read(ctx context.Context) map[role.Name]engine.Farewell {
 		notes = f.notes()
 	}
 	f.read = notes
+	f.tellSaved()
 	byRole := map[role.Name][]farewell.Note{}
 	for _, n := range notes {
 		byRole[n.Role] = append(byRole[n.Role], n)
@@ -52,6 +55,17 @@ func (f *Farewells) Read(ctx context.Context) map[role.Name]engine.Farewell {
 		}
 	}
 	return out
+}
+
+// tellSaved tells what workers had saved: there was no controller to hear of it.
+func (f *Farewells) tellSaved() {
+	for _, n := range f.read {
+		for _, w := range n.Workers {
+			if w.Saved != nil && f.Saved != nil {
+				f.Saved(w.Life, *w.Saved)
+			}
+		}
+	}
 }
 
 func (f *Farewells) notes() []farewell.Note {

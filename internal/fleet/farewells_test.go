@@ -118,3 +118,22 @@ func TestWhatIsNoFarewellIsLeftOut(t *testing.T) {
 		t.Errorf("%d notes, %v; want the good one, and an error about the others", len(notes), err)
 	}
 }
+
+// Nobody was there to hear what workers saved before their service ended them.
+// shows: FAULT-C9 FAULT-D1
+func TestWhatWasSavedWithoutAControllerIsTold(t *testing.T) {
+	logs := filepath.Join(t.TempDir(), "logs")
+	step := int64(40)
+	for _, n := range []farewell.Note{noted(0, 2, func(n *farewell.Note) { n.Workers[0].Saved = &step }), noted(1, 2, nil)} {
+		if err := farewell.Write(logs, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := map[role.Life]int64{}
+	f := &Farewells{LogDir: logs, Job: &job.Job{}, Log: slog.New(slog.DiscardHandler), Saved: func(life role.Life, step int64) { told[life] = step }}
+	f.Read(t.Context())
+	want := map[role.Life]int64{{Role: "critic", Incarnation: 2, Rank: 0, Attempt: 1}: 40}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}

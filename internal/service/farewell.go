@@ -50,7 +50,7 @@ func (s *Service) farewell(why string) (farewell.Note, bool) {
 	for _, rank := range slices.Sorted(maps.Keys(s.lives)) {
 		w := s.lives[rank]
 		note.Workers = append(note.Workers, farewell.Worker{
-			Life: w.life, Finished: w.exit != nil && w.failed == nil && !w.stopping, Failure: w.failed,
+			Life: w.life, Finished: w.exit != nil && w.failed == nil && !w.stopping, Saved: w.lasting.saved(), Failure: w.failed,
 		})
 	}
 	return note, len(note.Workers) > 0

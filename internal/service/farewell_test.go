@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,5 +59,26 @@ func TestAServiceThatEndsByItselfLeavesAFarewell(t *testing.T) {
 				t.Errorf("rank 2 is %+v, want that it was ended in order", w)
 			}
 		})
+	}
+}
+
+// A farewell has what nobody else tells the next controller: the step that workers have said, and what they have saved.
+// shows: FAULT-C9 FAULT-D1
+func TestAFarewellHasWhatWasSaved(t *testing.T) {
+	t.Parallel()
+	s := enter(t, sayer("X_VIGIL_STEP=41\nX_VIGIL_CHECKPOINT=40"))
+	s.must(run(1))
+	s.ears.await(t, "the checkpoint", func() bool { return slices.Equal(s.ears.checkpoints, []int64{40}) })
+	s.door.slam()
+	if code := s.awaitExit(); code != ExitControllerLost {
+		t.Errorf("exit %d, want %d", code, ExitControllerLost)
+	}
+	notes, err := farewell.Read(s.logDir())
+	if err != nil || len(notes) != 1 || len(notes[0].Workers) != 2 {
+		t.Fatalf("farewells %+v, %v; want one of two workers", notes, err)
+	}
+	n := notes[0]
+	if n.Step != 41 || n.Unsaid || n.Workers[0].Saved == nil || *n.Workers[0].Saved != 40 || n.Workers[1].Saved != nil {
+		t.Errorf("farewell %+v, want step 41, and that rank 0 has saved 40", n)
 	}
 }

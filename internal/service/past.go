@@ -47,6 +47,15 @@ func (l *lasting) notice(s retold) {
 	}
 }
 
+// saved is the newest step that the worker has said to have saved; nil: none.
+func (l *lasting) saved() *int64 {
+	if l.checkpoint == nil {
+		return nil
+	}
+	step := l.checkpoint.word.GetCheckpoint().GetStep()
+	return &step
+}
+
 // wentBack forgets a checkpoint that lies beyond the step from which the worker goes on.
 func (l *lasting) wentBack(step int64) {
 	if l.checkpoint != nil && l.checkpoint.word.GetCheckpoint().GetStep() > step {
