@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(99)
 }
 
-// playSayer is a worker that says each argument on its notify socket, in the order given; "exit:N" ends
-// it. Without that it waits to be stopped.
+// playSayer is a worker that says each argument on its notify socket, in the order given; "until:FILE" waits for a file
+// there, "exit:N" ends it. Without that it waits to be stopped.
 func playSayer(args []string) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, unix.SIGTERM)
@@ -52,6 +52,15 @@ func playSayer(args []string) int {
 		var code int
 		if n, _ := fmt.Sscanf(arg, "exit:%d", &code); n == 1 {
 			return code
+		}
+		if file, ok := strings.CutPrefix(arg, "until:"); ok {
+			for {
+				if _, err := os.Stat(file); err == nil {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			continue
 		}
 		if _, err := conn.Write([]byte(arg)); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -215,6 +215,23 @@ func (s *Service) lastRaised(w *worker) string {
 	return first.text
 }
 
+// programRaised is what the process below a worker that speaks for it has raised shortly before the worker's end, after
+// which nobody has spoken for it; empty for nothing. Service.mu is held.
+func (w *worker) programRaised() string {
+	for _, r := range slices.Backward(w.senders.raised) {
+		if r.from.PID == w.senders.speaker && time.Since(r.at) < heldTime {
+			return r.text
+		}
+	}
+	return ""
+}
+
+// hidesFailure reports whether a worker's exit status cannot say how its program has ended: in a shell, the status of
+// "python train.py | tee log" is that of tee. Service.mu is held.
+func (w *worker) hidesFailure() bool {
+	return w.exit.Signal == "" && w.exit.Code == 0 && w.programRaised() != ""
+}
+
 // dropForeign counts a datagram of which something was dropped, and tells a person of the first.
 func (s *Service) dropForeign(w *worker, sender notify.Sender, from notify.Credentials) {
 	s.mu.Lock()

@@ -81,6 +81,46 @@ func TestWhatTheWorkerItselfRaisesIsReportedAndWhatItsChildRaisesSaysWhyItEnds(t
 	}
 }
 
+// A shell hides how the program in a pipe has ended: "python train.py | tee log" ends with 0. The exception of who speaks
+// for the worker is the failure then, not that of another program of the script, and not where the program was begun again.
+// shows: FAULT-A1
+func TestAScriptThatEndsWellAlthoughItsTrainingHasRaisedHasFailed(t *testing.T) {
+	t.Parallel()
+	const step, other = `VIGIL_TEST_AS=say "$SELF" X_VIGIL_STEP=4 until:heard`, `VIGIL_TEST_AS=say "$SELF" STATUS=up`
+	for name, c := range map[string]struct {
+		script string
+		fails  bool
+	}{
+		"in a pipe":              {step + ` "$RAISES" exit:1 | cat`, true},
+		"another program":        {step + ` exit:0; ` + other + ` "$RAISES" exit:1 | cat`, false},
+		"another one afterwards": {step + ` "$RAISES" exit:1 | cat; ` + other + ` "$RAISES" exit:1 | cat`, true},
+		"begun again":            {step + ` "$RAISES" exit:1 || ` + step + ` exit:0`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := workerOf(`[ $RANK = 0 ] || exec sleep 1000; ` + c.script)
+			r.Env["RAISES"], r.Workdir = "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=ValueError: 3", t.TempDir()
+			s := enter(t, r)
+			s.must(run(1))
+			s.ears.await(t, "its step", func() bool { return len(s.ears.beats) > 0 })
+			if err := os.WriteFile(filepath.Join(r.Workdir, "heard"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if !c.fails {
+				s.ears.awaitState(t, 0, role.WorkerFinished)
+				if failed := s.ears.failed(); len(failed) > 0 {
+					t.Errorf("failures %+v", failed)
+				}
+				return
+			}
+			if f := s.ears.awaitFailure(t, 1); f.Cause != role.Exited || !strings.HasPrefix(f.Detail, "ValueError: 3; exit code 0") {
+				t.Errorf("failure %+v, want what the program has raised", f)
+			}
+			s.ears.awaitState(t, 0, role.WorkerDown)
+		})
+	}
+}
+
 // shows: FAULT-A1
 func TestAForeignProcessIsDroppedCountedAndSaidOnceUnlessTheRoleAdmitsIt(t *testing.T) {
 	t.Parallel()

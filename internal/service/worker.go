@@ -267,7 +267,7 @@ func (s *Service) report(w *worker, text string, out *words) {
 }
 
 // watch waits for the end of a worker and tells it. A worker that ends well has finished; one that
-// ends otherwise has failed, unless it was being stopped. Its last words are heard first.
+// ends otherwise, or hides that its program has, has failed, unless it was being stopped. Its last words are heard first.
 func (s *Service) watch(w *worker) {
 	<-w.proc.Done()
 	ended := time.Now()
@@ -287,7 +287,7 @@ func (s *Service) watch(w *worker) {
 		switch {
 		case w.stopping:
 			w.state = role.WorkerDown
-		case exit.Signal == "" && exit.Code == 0:
+		case exit.Signal == "" && exit.Code == 0 && !w.hidesFailure():
 			w.state = role.WorkerFinished
 			s.steps.ended[w.life.Rank] = s.lives[w.life.Rank] == w
 		default:
