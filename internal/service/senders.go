@@ -197,6 +197,9 @@ func isAllThatRuns(ancestors []int) bool {
 // peer's rank, if that has raised first: a rank that fails takes the others along. A worker that was killed, or that is
 // restarted alone, has not ended because of a peer. Empty for nothing. Service.mu is held.
 func (s *Service) lastRaised(w *worker) string {
+	if w.hidesFailure() {
+		return w.programRaised()
+	}
 	alone := s.opts.Role.Restart.Unit == job.UnitWorker || w.exit.Signal != ""
 	var first raised
 	from := w

@@ -93,7 +93,7 @@ func TestAScriptThatEndsWellAlthoughItsTrainingHasRaisedHasFailed(t *testing.T) 
 	}{
 		"in a pipe":              {step + ` "$RAISES" exit:1 | cat`, true},
 		"another program":        {step + ` exit:0; ` + other + ` "$RAISES" exit:1 | cat`, false},
-		"another one afterwards": {step + ` "$RAISES" exit:1 | cat; ` + other + ` "$RAISES" exit:1 | cat`, true},
+		"another one afterwards": {step + ` "$RAISES" exit:1 | cat; ` + other + ` "${RAISES}3" exit:1 | cat`, true},
 		"begun again":            {step + ` "$RAISES" exit:1 || ` + step + ` exit:0`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
