@@ -45,7 +45,8 @@ type senders struct {
 	// --- guarded by Service.mu
 	speaker int      // pid of the process of the worker, or below it, that has told of its work last; 0: none has
 	raised  []raised // newest last
-	holding bool     // it is waited for the end of a process that has raised
+	held    raised   // the newest whose process is to end
+	holding bool     // it is waited for that
 	foreign uint64   // datagrams that were dropped and that the controller has not heard of
 	telling bool     // it will be told of them soon
 	said    bool     // a person has been told
@@ -157,15 +158,27 @@ func (s *Service) keepRaised(w *worker, r raised, hold bool) {
 		k.raised = slices.Delete(k.raised, 0, 1)
 	}
 	k.raised = append(k.raised, r)
-	if !hold || k.holding {
+	if !hold {
 		return
 	}
-	k.holding = true
-	s.running.Go(func() { s.awaitEndOf(w, r) })
+	k.held = r
+	if !k.holding {
+		k.holding = true
+		s.running.Go(func() {
+			for waits := true; waits; {
+				waits = s.awaitEndOf(w)
+			}
+		})
+	}
 }
 
-func (s *Service) awaitEndOf(w *worker, r raised) {
-	wait := time.NewTimer(heldTime)
+// awaitEndOf waits for the end of the process that has raised last, and judges it. It returns whether another one has
+// raised meanwhile.
+func (s *Service) awaitEndOf(w *worker) (another bool) {
+	s.mu.Lock()
+	r := w.senders.held
+	s.mu.Unlock()
+	wait := time.NewTimer(time.Until(r.at.Add(heldTime)))
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -174,11 +187,13 @@ func (s *Service) awaitEndOf(w *worker, r raised) {
 	}
 	hangs := r.from.Alive() && isAllThatRuns(w.senders.family.Between(r.from.PID))
 	s.change(func(out *words) {
-		w.senders.holding = false
+		another = w.senders.held != r && s.listensTo(w)
+		w.senders.holding = another
 		if hangs && s.listensTo(w) && w.memory.heard.Before(r.at) {
 			s.report(w, r.text, out)
 		}
 	})
+	return another
 }
 
 // isAllThatRuns reports whether the ancestors of a process do nothing but wait for it, as a shell or another wrapper
