@@ -46,7 +46,7 @@ func oneWorkerJob(program string) *job.Job {
 	r := j.Roles[0]
 	r.Name = worn
 	r.Command = []string{program, workerCommand}
-	r.Workers, r.State = 1, job.Stateless
+	r.Workers, r.State, r.NotifyAccess = 1, job.Stateless, job.AnyProcess // this program speaks for it
 	r.Restart.OnFailure, r.Restart.EscalateAt, r.Restart.BackOff = role.InPlace, 0, job.BackOff{}
 	j.Name, j.Roles, j.Lead = "bench-reaction", []job.Role{r}, r.Name
 	return j

@@ -76,19 +76,22 @@ func (j *Job) TinyRLResumptions() []Resumption {
 	}
 	var all []Resumption
 	saved := map[role.Name]int64{"actor": 0, "critic": 0}
-	global := map[string]int64{} // by incident: the newest checkpoint that both had when its plan began
+	global := map[role.Name]int64{} // what a global restart goes on from, until it has begun the role, alone or in another plan
 	for _, e := range heard {
 		_, stateful := saved[e.Role]
 		switch {
 		case e.Kind == event.Checkpoint && stateful:
 			saved[e.Role] = *e.Step
 		case e.Kind == event.PlanBegan && e.Action == role.Global:
-			global[e.Incident] = min(saved["actor"], saved["critic"])
+			for name := range saved {
+				global[name] = min(saved["actor"], saved["critic"])
+			}
 		case e.Kind == event.Moved && e.Verb == "run" && e.Error == "" && stateful && e.Incarnation > 1:
-			least, everybody := global[e.Incident]
+			least, everybody := global[e.Role]
 			if !everybody {
 				least = saved[e.Role]
 			}
+			delete(global, e.Role)
 			at, found := j.resumedAt(e.Role, e.Incarnation)
 			if !found {
 				continue

@@ -38,6 +38,9 @@ type spent struct{ global, critic, engine int }
 // between is the time between two deaths: enough for a decision, not for a repair.
 const between = 15 * time.Millisecond
 
+// givenBack is more than the time before a stop of the job in which what was charged is given back.
+const givenBack = 1500 * time.Millisecond
+
 // story is a job's life, from its begin to right before its end.
 var story = []scene{
 	{name: "begin"},
@@ -177,6 +180,7 @@ func (j *job) goesOn(from standing) {
 func (j *job) finish() {
 	j.t.Helper()
 	last := story[len(story)-1].spent
+	<-time.After(givenBack)
 	j.interrupt(func() {
 		now, err := j.look()
 		if err != nil { // it may be because of a kill that is not known yet
