@@ -86,11 +86,21 @@ func (e *Engine) resume(ctx context.Context) {
 			e.lostMeanwhile(n, was, fell[n])
 		}
 	}
+	e.stopAgain(m, found)
 	if len(left) > 0 {
 		e.forgetFarewells(ctx, e.Job.Names())
 	}
 	if len(e.pending) == 0 {
 		e.mend(ctx, nil, &decided{Decision: restart.Decision{Action: role.InPlace, Why: "left behind by an earlier controller"}})
+	}
+}
+
+// stopAgain carries out the stops by hand that an earlier controller could not: services still hold workers of the role.
+func (e *Engine) stopAgain(m *Remembered, found lives) {
+	for _, n := range e.Job.Names() {
+		if m.Roles[n].ByHand && len(found[n]) > 0 && !e.isBeingStopped(n) {
+			e.wishes = append(e.wishes, wish{name: n, done: make(chan error, 1)})
+		}
 	}
 }
 
