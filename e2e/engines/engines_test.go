@@ -85,9 +85,12 @@ func TestWhenBothEnginesAreKilledTheRoleIsRepairedAsAWhole(t *testing.T) {
 	j.routes(0, 1)
 	now := j.now()
 	for rank, e := range now.engines {
-		if v := j.version(rank); v == "untrained" {
-			t.Errorf("engine %d has weights %q", rank, v)
-		}
+		j.Eventually(fmt.Sprintf("engine %d has the trainer's weights", rank), func() error {
+			if v := j.version(rank); v == "untrained" {
+				return fmt.Errorf("they are %q", v)
+			}
+			return nil
+		})
 		if e.pid == before.engines[0].pid || e.pid == before.engines[1].pid {
 			t.Errorf("engine %d is still process %d", rank, e.pid)
 		}
