@@ -85,7 +85,11 @@ func (r *record) overdue(i int, now time.Time) (f role.Failure, found bool) {
 	if r.Limits.Expect == job.Never {
 		return f, false
 	}
-	if limit := r.silenceLimit(i); limit > 0 && now.Sub(k.word) > limit {
+	silent := now.Sub(k.word)
+	if r.Limits.Heartbeat == 0 && silent <= r.Limits.Floor && !r.warm(i) {
+		return f, false // no learned limit is shorter: that of a rank that speaks often is not worked out at every sweep
+	}
+	if limit := r.silenceLimit(i); limit > 0 && silent > limit {
 		return r.failure(i, role.Silent, now), true
 	}
 	return f, false
