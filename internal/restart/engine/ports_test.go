@@ -1,11 +1,9 @@
 package engine_test
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"vigil/internal/job"
@@ -101,19 +99,7 @@ func TestARoleThatCouldNotBindItsPortWaitsForIt(t *testing.T) {
 
 func playPorts(t *testing.T, ports engine.Ports, roles []job.Role, test func(*testing.T, *stage)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		defer cancel(nil)
-		s := newStage(roles, restart.HealthCheckOn, 1)
-		s.options.Ports = ports
-		s.end = cancel
-		s.engine = engine.New(s.options)
-		go func() { s.outcome <- s.engine.Run(ctx) }()
-		time.Sleep(time.Second)
-		test(t, s)
-		s.engine.StopJob("the test is over", 0)
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		cancel(nil)
-	})
+	s := newStage(roles, restart.HealthCheckOn, 1)
+	s.options.Ports = ports
+	playStage(t, s, test)
 }
