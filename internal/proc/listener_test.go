@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
+// It does not run beside tests that start processes: until a child has run its program, it has the sockets of all.
 func TestWhoListensOnAPortIsFoundAndNobodyElse(t *testing.T) {
-	t.Parallel()
 	for _, address := range []string{"127.0.0.1:0", "[::]:0"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
@@ -36,9 +36,9 @@ func TestWhoListensOnAPortIsFoundAndNobodyElse(t *testing.T) {
 }
 
 // A port is held while connections that its side has closed linger on it, or live, and nobody listens.
+// It does not run beside tests that start processes, as the one above.
 // shows: FAULT-F4
 func TestAPortThatEarlierConnectionsHoldIsKnownByThem(t *testing.T) {
-	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

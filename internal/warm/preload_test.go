@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vigil/internal/proc"
 )
 
@@ -187,6 +189,72 @@ func TestAChangedFileOrEnvironmentIsImportedAnew(t *testing.T) {
 	if other := see("another /tmp None 0\n", "HOME=/tmp"); other == changed {
 		t.Error("the fork server has another environment and the same pid")
 	}
+}
+
+// What a forked process refuses is heard also where it has refused before it could be adopted, as on a busy machine.
+func TestARefusalBeforeTheAdoptionIsHeard(t *testing.T) {
+	for _, refused := range []struct{ name, program, want string }{
+		{"a file has changed", "train.py", "has changed"},
+		{"there is no such program", "gone.py", "No such file"},
+	} {
+		t.Run(refused.name, func(t *testing.T) {
+			b := newBench(t, Options{Preload: []string{"mine"}})
+			b.file("mine.py", "value = 'one'\n")
+			b.file("train.py", "import mine")
+			b.fork(b.spec("train.py")).end(t)
+			if refused.program == "train.py" {
+				b.file("mine.py", "value = 'another'\n")
+			}
+			s := b.spec(refused.program)
+			c, err := read(append([]string{s.Path}, s.Args...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := b.server.life.bear()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.control.Close()
+			if err := instruct(w.control, s, c); err != nil {
+				t.Fatal(err)
+			}
+			awaitWords(t, w.control)
+			p, err := b.keeper.AdoptChild(s, w.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := release(w.control); err == nil || !strings.Contains(err.Error(), refused.want) {
+				t.Errorf("it said %v, wanted %q", err, refused.want)
+			}
+			w.control.Close()
+			select {
+			case <-p.Done():
+			case <-time.After(patience):
+				t.Error("it does not end when it has been heard")
+			}
+			if _, err := b.keeper.Clear(t.Context(), p.Tree()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// awaitWords waits until there is something to read on a socket, reads nothing, and gives who wrote it the time to end.
+func awaitWords(t *testing.T, c *net.UnixConn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err == nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
 }
 
 // A sitecustomize of the service's can put itself into workers that were forked.

@@ -30,8 +30,7 @@ def become(control, signals, collects, files, folders):
             os.close(fd)
         path = imports.changed(files)
         if path:
-            os.write(control, b"changed\0" + os.fsencode(path) + b" has changed since it was imported")
-            os._exit(0)
+            refuse(control, b"changed\0" + os.fsencode(path) + b" has changed since it was imported")
         parent, dies, cwd, kind, target, count, args = request[:7]
         command, environ = request[7:7 + int(count)], request[7 + int(count):]
         os.chdir(cwd)
@@ -55,14 +54,21 @@ def become(control, signals, collects, files, folders):
         if not os.read(control, 1):
             os._exit(0)
     except BaseException as e:
-        try:
-            os.write(control, imports.in_words(e).encode("utf-8", "replace"))
-        finally:
-            os._exit(0)
+        refuse(control, imports.in_words(e).encode("utf-8", "replace"))
     os.close(control)
     if collects:
         gc.enable()
     return work
+
+
+def refuse(control, why):
+    """Say why, and end when the service has heard it: one that ended earlier could not be adopted, and what it said
+    would be lost."""
+    try:
+        os.write(control, why)
+        os.read(control, 1)
+    finally:
+        os._exit(0)
 
 
 def read_request(control):
