@@ -100,8 +100,8 @@ signal.signal(signal.SIGUSR1, begin)
 func TestAGlobalRestartKeepsTheForkServer(t *testing.T) {
 	t.Parallel()
 	j := begin(t, "[marker]", nil)
-	service := j.Service("main")
 	worker := j.life(1)[0]
+	service := j.Service("main")
 	j.mustBegin(1, "warm")
 	server := j.server(1)
 	for incarnation := 2; incarnation <= 4; incarnation++ {
