@@ -30,7 +30,7 @@ var differ = []string{"FOUND", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_I
 // isOurs says whether vigil adds the variable to what torchrun gives.
 func isOurs(name string) bool {
 	return strings.HasPrefix(name, "VIGIL_") || strings.HasPrefix(name, "TORCH_NCCL_DEBUG_INFO_") ||
-		slices.Contains([]string{"NOTIFY_SOCKET", "PYTHONUNBUFFERED", "PYTHONPATH", "WANDB_RUN_ID", "WANDB_RESUME", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}, name)
+		slices.Contains([]string{"NOTIFY_SOCKET", "PYTHONUNBUFFERED", "PYTHONPATH", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}, name)
 }
 
 // renamed gives a variable its name in PyTorch 2.2 and newer.

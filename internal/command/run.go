@@ -36,6 +36,7 @@ type oneRole struct {
 	accelerate  string // file of "accelerate config"
 	logDir      string
 	preload     []string
+	wandb       string
 }
 
 // runCommand is the job of one role without a file, for people who come from torchrun.
@@ -77,6 +78,7 @@ interface is on a free loopback port.`,
 	fs.StringVar(&r.python, "python", "python3", "interpreter of a script or module, such as .venv/bin/python")
 	fs.StringVar(&r.accelerate, "accelerate-config", "", "file that \"accelerate config\" has written: workers and environment as accelerate launch has them")
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
+	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.StringVar(&r.logDir, "log-dir", "", "folder of the run's state and logs; the same as --state-dir")
 	addSettledFlags(fs)
@@ -128,7 +130,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 		return usage(err)
 	}
 	main := &r.Job.Roles[0]
-	main.Env, main.Preload = launch.Environ, r.preload
+	main.Env, main.Preload, main.WandB = launch.Environ, r.preload, job.WandB(r.wandb)
 	if launch.Alone && workers == 1 {
 		main.Distributed = job.None
 	}
@@ -143,6 +145,8 @@ func (r *oneRole) settle(fs *pflag.FlagSet, args []string) error {
 		return fmt.Errorf("--nnodes %s: only this machine can be used; want 1", r.nodes)
 	case r.nodeRank != 0:
 		return fmt.Errorf("--node-rank %d: only this machine can be used; want 0", r.nodeRank)
+	case r.wandb != string(job.WandBNone) && r.wandb != string(job.WandBResume):
+		return fmt.Errorf("--wandb %s: want none or resume", r.wandb)
 	case r.Origins["python"].Source == settings.Flag && !r.interpreted(args):
 		return fmt.Errorf("--python %s: %q is neither a .py file nor, with -m, a module, so it would run nothing", r.python, args[0])
 	}

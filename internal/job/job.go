@@ -48,6 +48,7 @@ type Role struct {
 	Hooks       Hooks
 
 	NotifyAccess NotifyAccess `json:",omitzero"`
+	WandB        WandB        `json:",omitzero"`
 }
 
 // Resources of each worker: one bundle. A reservation, not a limit.
@@ -105,6 +106,18 @@ const (
 // IsZero says that the access is the default one, which JSON leaves out: a role that was written down before there was
 // another is the same role still.
 func (a NotifyAccess) IsZero() bool { return a != AnyProcess }
+
+// WandB says whether rank 0 is given the run of Weights & Biases that it goes on with after a restart.
+type WandB string
+
+// The kinds of W&B run.
+const (
+	WandBNone   WandB = "none"   // what the program does is its own matter
+	WandBResume WandB = "resume" // one for each run of the job, by WANDB_RUN_ID and WANDB_RESUME=allow
+)
+
+// IsZero says that nothing was asked for, which JSON leaves out, as with [NotifyAccess.IsZero].
+func (w WandB) IsZero() bool { return w != WandBResume }
 
 // Completion says what the end of a role means.
 type Completion string

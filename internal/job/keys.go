@@ -77,10 +77,10 @@ func roleKeys() []Key {
 			"A file of `KEY=VALUE` lines for the environment, relative to the job file. Blank lines and lines that begin with `#` are left out; a value may stand in single or double quotes. Nothing in it is expanded."),
 		ofRole("workdir", line, func(r *Role) *string { return &r.Workdir }, "the job file's folder", "Where workers run, relative to the job file."),
 		portsKey(),
-		readyKey(),
-		aliveKey(),
+		readyKey(), aliveKey(),
 		ofRole("notify_access", oneOf(ProcessTree, AnyProcess), func(r *Role) *NotifyAccess { return &r.NotifyAccess }, "`tree`",
 			"Whose words on a worker's notify socket count. `tree`: those of the worker and the processes that it has started. `any`: those of foreign processes too, such as a container that is given the socket. See [who may say what](words.md)."),
+		wandbKey(),
 		group("stop", "How workers are stopped.",
 			ofRole("signal", signal, func(r *Role) *string { return &r.Stop.Signal }, "`TERM`", "The first signal, with or without `SIG`."),
 			ofRole("grace", duration(0), func(r *Role) *time.Duration { return &r.Stop.Grace }, "`30s`", "How long a worker has to end before SIGKILL, where the end is wanted. 0: SIGKILL at once."),
@@ -101,6 +101,11 @@ func roleKeys() []Key {
 		restartKey(),
 		hooksKey(),
 	}
+}
+
+func wandbKey() Key {
+	return ofRole("wandb", oneOf(WandBNone, WandBResume), func(r *Role) *WandB { return &r.WandB }, "`none`",
+		"`resume`: rank 0 finds `WANDB_RUN_ID`, which stays the same over all restarts of the run and is that of no other run, and `WANDB_RESUME=allow`, so that it goes on with one run of Weights & Biases; each only where it is not set already. Other ranks find neither.")
 }
 
 func progressKey() Key {

@@ -74,7 +74,7 @@ func newRole(name role.Name) Role {
 		Workers:    1,
 		Placement:  Placement{Strategy: Pack},
 		Devices:    DevicesAll,
-		Completion: Finish, NotifyAccess: ProcessTree,
+		Completion: Finish, NotifyAccess: ProcessTree, WandB: WandBNone,
 		Stop:     StopPolicy{Signal: "TERM", Grace: defaultGrace, GraceOnFailure: defaultGraceOnFailure},
 		Limits:   Limits{Floor: defaultFloor},
 		Progress: Progress{Expect: OnceSeen, Source: FromWord},

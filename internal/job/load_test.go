@@ -69,7 +69,7 @@ func TestASilentFileMeansTheDocumentedDefaults(t *testing.T) {
 	plain := Role{
 		Name: "data", Command: []string{"data"}, Workers: 1, Workdir: "/jobs",
 		Placement: Placement{Strategy: Pack}, Devices: DevicesAll, Distributed: Torch,
-		Completion: Finish, State: Stateless, NotifyAccess: ProcessTree,
+		Completion: Finish, State: Stateless, NotifyAccess: ProcessTree, WandB: WandBNone,
 		Stop:       StopPolicy{Signal: "TERM", Grace: 30 * time.Second, GraceOnFailure: 3 * time.Second},
 		Limits:     Limits{Floor: 2 * time.Minute},
 		Progress:   Progress{Expect: OnceSeen, Source: FromWord},
@@ -140,7 +140,7 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}, Unit: UnitWorker, MinAvailable: 0, Rejoin: RejoinManual},
 		Hooks: Hooks{WorkerDown: []string{"python3", "tell.py", "remove", "${port.http}"}, WorkerReady: []string{"./tell"}},
 
-		NotifyAccess: AnyProcess,
+		NotifyAccess: AnyProcess, WandB: WandBResume,
 	}
 	if diff := cmp.Diff(want, actor); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -125,8 +125,10 @@ func ours(env map[string]string, s setting) {
 		env["PYTHONPATH"] = path
 	}
 	unlessSet(env, "PYTHONUNBUFFERED", "1")
-	unlessSet(env, "WANDB_RUN_ID", s.Life.Job+"-"+string(s.Life.Role))
-	unlessSet(env, "WANDB_RESUME", "allow")
+	if s.Role.WandB == job.WandBResume && s.Life.Rank == 0 { // every rank that has the id would write into the one run
+		unlessSet(env, "WANDB_RUN_ID", s.Life.Job+"-"+string(s.Life.Role))
+		unlessSet(env, "WANDB_RESUME", "allow")
+	}
 	if devices := visible(s); len(devices) > 0 {
 		env["CUDA_VISIBLE_DEVICES"] = strings.Join(devices, ",")
 	}

@@ -44,8 +44,8 @@ func vigilOnly() map[string]string {
 		"VIGIL_SERVICE_URL": "http://127.0.0.1:4000/life/tiny-0a1b2c3d/critic/3/3/1",
 		"VIGIL_INBOX":       "/run/vigil/i1", "VIGIL_PEERS_FILE": "/run/vigil/p1", "NOTIFY_SOCKET": "/run/vigil/n1",
 		"VIGIL_ROLE_ACTOR_ADDRS": "127.0.0.1:31000,127.0.0.1:31001",
-		"PYTHONUNBUFFERED":       "1", "WANDB_RUN_ID": "tiny-0a1b2c3d-critic", "WANDB_RESUME": "allow",
-		"CUDA_VISIBLE_DEVICES": "4,5",
+		"PYTHONUNBUFFERED":       "1",
+		"CUDA_VISIBLE_DEVICES":   "4,5",
 	}
 }
 
@@ -109,6 +109,9 @@ func TestAWorkerFindsWhatTorchrunWouldSetAndWhatVigilSays(t *testing.T) {
 			s.Run.Workers = s.Run.Workers[1:]
 			s.LocalRank = 0
 		}, without(with(torchrun(), "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "1", "CUDA_VISIBLE_DEVICES", "5"), "OMP_NUM_THREADS")},
+		{"only rank 0 goes on with a run of Weights & Biases", func(s *setting) {
+			s.Role.WandB = job.WandBResume
+		}, torchrun()},
 		{"what the user set of threads and error handling stays", func(s *setting) {
 			s.Base = []string{"OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "PYTHONUNBUFFERED="}
 			s.Role.Env = map[string]string{"WANDB_RUN_ID": "mine", "WANDB_RESUME": "must"}
@@ -211,6 +214,49 @@ func TestATorchWorkerWithoutAMasterOrOutsideItsWorldIsRefused(t *testing.T) {
 		change(s.Run)
 		if _, _, err := compose(s); err == nil || !strings.Contains(err.Error(), "critic rank 3") || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want one with %q", err, want)
+		}
+	}
+}
+
+// Who asks for it has one W&B run over all restarts, and only rank 0 is in it: what is handed to every rank has them all
+// write into one run.
+// shows: FAULT-G3
+func TestRankZeroAloneGoesOnWithARunOfWeightsAndBiases(t *testing.T) {
+	ids := func(change func(*setting)) (id, resume string) {
+		s := critic()
+		s.Role.WandB, s.Life.Rank, s.LocalRank = job.WandBResume, 0, 0
+		change(&s)
+		_, environ, err := compose(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range environ {
+			if value, ok := strings.CutPrefix(kv, "WANDB_RUN_ID="); ok {
+				id = value
+			}
+			if value, ok := strings.CutPrefix(kv, "WANDB_RESUME="); ok {
+				resume = value
+			}
+		}
+		return id, resume
+	}
+	for _, tt := range []struct {
+		what       string
+		change     func(*setting)
+		id, resume string
+	}{
+		{"rank 0", func(*setting) {}, "tiny-0a1b2c3d-critic", "allow"},
+		{"rank 0 of a later life", func(s *setting) { s.Life.Incarnation, s.Life.Attempt = 9, 4 }, "tiny-0a1b2c3d-critic", "allow"},
+		{"rank 0 of another run", func(s *setting) { s.Life.Job = "tiny-99999999" }, "tiny-99999999-critic", "allow"},
+		{"rank 0 of a role without torch's environment", func(s *setting) { s.Role.Distributed = job.None }, "tiny-0a1b2c3d-critic", "allow"},
+		{"rank 1", func(s *setting) { s.Life.Rank = 1 }, "", ""},
+		{"nobody asked", func(s *setting) { s.Role.WandB = job.WandBNone }, "", ""},
+		{"a role of an earlier version", func(s *setting) { s.Role.WandB = "" }, "", ""},
+		{"the user has set it", func(s *setting) { s.Base = []string{"WANDB_RUN_ID=mine", "WANDB_RESUME=must"} }, "mine", "must"},
+		{"the user has set it, and not asked", func(s *setting) { s.Base, s.Role.WandB = []string{"WANDB_RUN_ID=mine"}, job.WandBNone }, "mine", ""},
+	} {
+		if id, resume := ids(tt.change); id != tt.id || resume != tt.resume {
+			t.Errorf("%s: WANDB_RUN_ID=%q WANDB_RESUME=%q, want %q and %q", tt.what, id, resume, tt.id, tt.resume)
 		}
 	}
 }
