@@ -144,7 +144,7 @@ func (g *ground) endOtherRuns(ctx context.Context, forget bool, name string, log
 				living = append(living, one)
 			}
 		}
-		table, _, err := journal.ReadOne[placement.Table](g.journal, journal.Placement, placementKey)
+		table, _, err := placedIn(g.journal)
 		if err != nil {
 			return err
 		}

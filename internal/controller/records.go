@@ -15,7 +15,7 @@ const journalFile = "journal.db"
 // The keys of what the journal has one of.
 const (
 	groundKey    = "ground"
-	placementKey = "table"
+	placementKey = "table" // of a placement table in one record, as earlier versions kept it
 )
 
 // groundRecord is what a run keeps of the machine over the lives of its controller.

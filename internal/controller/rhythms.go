@@ -17,7 +17,11 @@ func (c *Controller) followRhythms() func(context.Context) error {
 // stepsEvery is how often the newest steps are written: a controller that finds no service alive goes on from there.
 const stepsEvery = 10 * time.Second
 
-// followSteps keeps the newest steps for the next controller, and returns what ends that.
+// followSteps keeps for the next controller the newest steps, and again a placement that the journal has refused. It
+// returns what ends that.
 func (c *Controller) followSteps() func(context.Context) error {
-	return every(stepsEvery, c.keeping.Steps)
+	return every(stepsEvery, func() {
+		c.keeping.Steps()
+		c.placed.again()
+	})
 }

@@ -17,7 +17,6 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/journal"
 	"vigil/internal/metrics"
-	"vigil/internal/placement"
 	"vigil/internal/restart"
 	"vigil/internal/restart/engine"
 	"vigil/internal/restart/memory"
@@ -48,6 +47,7 @@ type Controller struct {
 	keeping    *memory.Health
 	checker    *health.Checker
 	places     *places
+	placed     *placed
 	crew       *crew
 	engine     *engine.Engine
 	hub        *rpc.Hub
@@ -117,14 +117,15 @@ func (c *Controller) lay(ctx context.Context) error {
 	if err := g.beginRun(&c.opts); err != nil {
 		return g.notNow(err)
 	}
-	c.places.keep(func(t placement.Table) { g.journal.Write(journal.Put(journal.Placement, placementKey, t)) })
+	c.placed = newPlaced(g.journal)
+	c.places.keep(c.placed.record)
 	return nil
 }
 
 // place gives every role its place, where it has none.
 func (c *Controller) place() error {
 	c.places = newPlaces(c.ground.nodes, c.opts.Job)
-	was, known, err := journal.ReadOne[placement.Table](c.ground.journal, journal.Placement, placementKey)
+	was, known, err := placedIn(c.ground.journal)
 	if err != nil {
 		return err
 	}

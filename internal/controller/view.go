@@ -45,6 +45,8 @@ func (v view) Job() httpapi.Job {
 	for _, o := range c.crew.launcher.Obligations() {
 		j.Obligations = append(j.Obligations, o.String())
 	}
+	refused, _ := c.ground.journal.Refused()
+	j.Obligations = append(j.Obligations, refused...)
 	j.State, j.Why = v.state()
 	if trouble, is := c.ground.journal.Trouble(); is {
 		j.Why = strings.TrimPrefix(j.Why+"; "+trouble, "; ")
@@ -304,6 +306,9 @@ func (s source) Snapshot() metrics.Snapshot {
 		CheckerLateness: s.checker.Lateness(), LongestAct: s.engine.LongestAct(), Obligations: len(s.crew.launcher.Obligations()),
 	}
 	_, out.JournalTrouble = s.ground.journal.Trouble()
+	refused, writes := s.ground.journal.Refused()
+	out.Obligations += len(refused)
+	out.JournalRefused = writes
 	for _, rec := range recs {
 		r := metrics.Role{Name: rec.Name, Healthy: rec.Healthy, Step: rec.CurrentStep, HeartbeatAge: time.Since(rec.LastHeartbeat), Incarnation: rec.Incarnation}
 		for _, k := range rec.Ranks {

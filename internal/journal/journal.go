@@ -119,6 +119,8 @@ type Journal struct {
 	closed   bool
 	broken   bool // nothing can ever be written again
 
+	refused refusals // guarded by mu
+
 	runs sync.Mutex // for BeginRun and its siblings, which read, change and write
 	now  *Run       // the run as it is on the disk; nil before the first
 

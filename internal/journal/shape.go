@@ -18,7 +18,13 @@ type shape struct {
 	records map[Kind][]func(json.RawMessage) (json.RawMessage, error)
 }
 
-var currentShape = shape{}
+var currentShape = shape{
+	records: map[Kind][]func(json.RawMessage) (json.RawMessage, error){
+		// Schema 2 has a record for each group of the placement table beside the one record that schema 1 had, which
+		// its owner still reads. A program that knows schema 1 only would place roles beside those that live.
+		Placement: {func(old json.RawMessage) (json.RawMessage, error) { return old, nil }},
+	},
+}
 
 func (s shape) format() int        { return 1 + len(s.layout) }
 func (s shape) version(k Kind) int { return 1 + len(s.records[k]) }

@@ -100,16 +100,17 @@ func (b *batch) hasRoom(entries []Entry) bool {
 }
 
 // Write queues the entries, all of which or none of which will be recorded, after those of earlier Writes
-// and with or before those of later ones. It never waits for the disk. Without entries it gives the
+// and with or before those of later ones. What it refuses is logged, and told by [Journal.Refused]. It never waits for the disk. Without entries it gives the
 // commit of what was queued last, so that waiting for it is waiting for everything.
 func (j *Journal) Write(entries ...Entry) *Commit {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	for _, e := range entries {
 		if e.err != nil {
+			j.refuse(e.err, entries...)
 			return ended(e.err)
 		}
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	switch {
 	case j.broken:
 		return ended(j.failing)
@@ -120,10 +121,13 @@ func (j *Journal) Write(entries ...Entry) *Commit {
 	case len(entries) == 0 && j.queue.empty():
 		return ended(nil)
 	case !j.queue.hasRoom(entries):
-		return ended(fmt.Errorf("write journal %s: %w: %s", j.path, ErrFull, count(len(j.queue.ops))))
+		err := fmt.Errorf("write journal %s: %w: %s", j.path, ErrFull, count(len(j.queue.ops)))
+		j.refuse(err, entries...)
+		return ended(err)
 	}
 	for _, e := range entries {
 		j.queue.add(e)
+		j.refused.take(e)
 	}
 	if len(j.queue.commits) == 0 {
 		j.queue.commits = []*Commit{{done: make(chan struct{}), j: j}}

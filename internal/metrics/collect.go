@@ -28,6 +28,7 @@ var (
 	descLongestAct  = desc("vigil_loop_longest_act_seconds", "The longest time that the repair loop was busy with one thing, since the controller began; nothing is repaired meanwhile.")
 	descObligations = desc("vigil_obligations", "What could not be cleaned up yet and is tried again.")
 	descJournal     = desc("vigil_journal_trouble", "1 while what is decided cannot be recorded, so that nothing is repaired.")
+	descRefused     = desc("vigil_journal_refused_total", "Writes that the journal has refused since the controller began, such as a record over its largest size.")
 	descBuildInfo   = desc("vigil_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
 )
 
@@ -37,7 +38,7 @@ var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, rol
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descHealthy, descStep, descAge, descIncarnation, descWorkers, descRankStep, descRankAge, descGlobal, descGlobalLimit,
-		descBundles, descLateness, descLongestAct, descObligations, descJournal, descBuildInfo,
+		descBundles, descLateness, descLongestAct, descObligations, descJournal, descRefused, descBuildInfo,
 	} {
 		ch <- d
 	}
@@ -69,6 +70,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(descLongestAct, s.LongestAct.Seconds())
 	gauge(descObligations, float64(s.Obligations))
 	gauge(descJournal, number(s.JournalTrouble))
+	ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.JournalRefused))
 	ch <- m.buildInfo
 	m.keepOnly(s.Roles)
 	for _, c := range m.counted() {

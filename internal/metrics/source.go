@@ -22,6 +22,7 @@ type Snapshot struct {
 	LongestAct        time.Duration // that the repair loop has been busy with one thing
 	Obligations       int           // what could not be cleaned up yet
 	JournalTrouble    bool          // what is decided cannot be recorded
+	JournalRefused    int           // writes that the journal has refused since the controller began
 }
 
 // Role is how one role stands.
