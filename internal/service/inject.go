@@ -35,10 +35,10 @@ func injectedPath(folder string, env map[string]string) string {
 
 // withoutHook returns a worker's PYTHONPATH without the folder of the optimizer hook.
 func withoutHook(folder, pythonPath string) string {
-	if folder == "" {
-		return pythonPath
+	if folder == "" || pythonPath == folder {
+		return strings.TrimPrefix(pythonPath, folder)
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(pythonPath, folder), string(os.PathListSeparator))
+	return strings.TrimPrefix(pythonPath, folder+string(os.PathListSeparator))
 }
 
 // injects says whether the workers of a role get the optimizer hook.

@@ -30,6 +30,7 @@ def serve():
     """Import, then fork for whoever asks. Returns in workers only, what the frame below this one is to run: that
     frame is then all that is under the program."""
     kind, target, *wanted = SOCKET.recv(1 << 20).decode("utf-8", "surrogateescape").split("\0")
+    given = worker.given_environ()
     worker.set_first_path(kind, target)
     sys.argv = [worker.ARGV0.get(kind, target)]
     try:
@@ -58,7 +59,7 @@ def serve():
             pid = -1 if why else fork_twice()
             if pid == 0:
                 SOCKET.close()
-                return worker.become(control, before, collects, files, folders)
+                return worker.become(control, before, collects, files, folders, given)
             say(*(("unfit", why) if why else ("pid", str(pid))))
         except OSError as e:
             say("error", "fork: %s" % e.strerror)

@@ -273,6 +273,37 @@ if os.environ.get("VIGIL_FORK_SERVER"):
 	}
 }
 
+// What an agent sets up when Python starts, workers that were forked have as executed ones do: once, with what it has
+// done to the environment, and with its words at the end of each.
+// shows: FAULT-K1
+func TestAnAgentThatPythonStartsWithIsSetUpOnceAndHoldsInEachWorker(t *testing.T) {
+	b := newBench(t, Options{Preload: []string{"json"}})
+	b.file("sitecustomize.py", `
+import atexit, os, sys
+sys.__dict__.setdefault("setups", []).append(os.getpid())
+os.environ["AGENT"] = "on"
+os.environ["RANK"] = "of the agent"
+os.environ["USER_SAYS"] += " and more"
+os.environ.pop("HOME")
+os.environ["PYTHONPATH"] = "without the agent"
+atexit.register(lambda: print("uploaded by", os.environ["RANK"], flush=True))
+`)
+	b.file("train.py", `import os, sys; print(len(sys.setups), os.environ["AGENT"], os.environ["RANK"], os.environ["USER_SAYS"][-10:], os.environ.get("HOME"), os.environ["PYTHONPATH"])`)
+	for _, rank := range []string{"0", "1"} {
+		s := b.spec("train.py")
+		for i, pair := range s.Env {
+			if strings.HasPrefix(pair, "RANK=") {
+				s.Env[i] = "RANK=" + rank
+			}
+		}
+		s.Env = append(s.Env, "PYTHONPATH="+b.dir)
+		want := "1 on " + rank + " x and more None without the agent\nuploaded by " + rank + "\n"
+		if out, errs := b.fork(s).end(t); out != want {
+			t.Errorf("it printed %q and %q, want %q", out, errs, want)
+		}
+	}
+}
+
 // The library for workers speaks for the life that it is in, not for the fork server.
 func TestThePreloadedLibrarySpeaksForItsWorker(t *testing.T) {
 	b := newBench(t, Options{Preload: []string{"vigil"}})

@@ -14,10 +14,10 @@ ARGV0 = {"module": "-m", "command": "-c"}
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def become(control, signals, collects, files, folders):
+def become(control, signals, collects, files, folders, given):
     """Make of this process what executing the program would have made, as soon as the service asks for it. signals
-    are the handlers that the fork server has replaced, files what it watches, folders its temporary ones. Returns what
-    is to be run."""
+    are the handlers that the fork server has replaced, files what it watches, folders its temporary ones, given the
+    environment that it was executed with. Returns what is to be run."""
     try:
         for remove, _ in folders:  # they are everybody's: the fork server removes them
             remove.detach()
@@ -34,7 +34,9 @@ def become(control, signals, collects, files, folders):
         parent, dies, cwd, kind, target, count, args = request[:7]
         command, environ = request[7:7 + int(count)], request[7 + int(count):]
         os.chdir(cwd)
+        changes = environ_changes(given)
         set_environ(environ)
+        change_environ(changes, given)
         reports.begin()
         show(command, environ)
         command = [os.fsdecode(word) for word in command]
@@ -90,6 +92,35 @@ def set_environ(environ):
     for item in environ:
         name, divided, value = item.partition(b"=")
         if divided and name and name not in os.environb:  # as Python reads it: the first one counts
+            os.environb[name] = value
+
+
+def given_environ():
+    """The environment that this process was executed with, by name."""
+    given = {}
+    with open("/proc/self/environ", "rb") as f:
+        for item in f.read().split(b"\0"):
+            name, _, value = item.partition(b"=")
+            given.setdefault(name, value)
+    return given
+
+
+def environ_changes(given):
+    """What was imported, or a sitecustomize, has changed in the environment: values by name, None for what is gone."""
+    now = dict(os.environb)
+    changes = {name: value for name, value in now.items() if given.get(name) != value}
+    changes.update((name, None) for name in given if name and name not in now)
+    return changes
+
+
+def change_environ(changes, given):
+    """Make the same changes to the environment of a life, but for what is the life's own."""
+    for name, value in changes.items():
+        if os.environb.get(name) != given.get(name):
+            continue
+        if value is None:
+            os.environb.pop(name, None)
+        else:
             os.environb[name] = value
 
 

@@ -5,8 +5,8 @@ keeps it out.
 It imports no PyTorch. When the program does, torch.optim.optimizer is given a hook that runs after each
 step, and says the number of steps done, counted from VIGIL_RESUME_STEP, on NOTIFY_SOCKET: at most one in 50
 ms, marked as a guess. A program that says its steps itself is believed instead. In a fork server, which has no
-NOTIFY_SOCKET, it waits for the workers. Nothing here raises into the program, and a sitecustomize of the machine
-or of the environment runs as it would without this one.
+NOTIFY_SOCKET, it waits for the workers. Nothing here raises into the program, and a sitecustomize of the machine,
+of the environment or of an agent runs as it would without this one: once.
 """
 
 import os
@@ -199,22 +199,53 @@ def _begin(forked):
         sys.meta_path.insert(0, _Finder(path))
 
 
-def _chain():
-    """Run the sitecustomize that this one hides."""
+class _Once:
+    """What copies of this module share in one process: an agent's sitecustomize that runs the one it hides may come
+    back here, and a vigil around this one has put its own copy into the path."""
+
+    def __init__(self):
+        self.ran = {os.path.realpath(__file__)}  # files of sitecustomize modules
+        self.last = None  # the module that was run last
+
+
+def _chain(once):
+    """Run the sitecustomize that this one hides: the first behind its folder that no copy of it has run."""
     from importlib.machinery import PathFinder
 
-    hidden = PathFinder.find_spec("sitecustomize", [p for p in sys.path if os.path.abspath(p) != _FOLDER])
-    if hidden is None or hidden.loader is None:
+    imported = vars(sys.modules.get("sitecustomize", os)) is globals()  # else somebody executes this file
+    for folder in _behind():
+        hidden = PathFinder.find_spec("sitecustomize", [folder])
+        if hidden is None or hidden.loader is None:
+            continue
+        file = os.path.realpath(hidden.origin or folder)
+        if file in once.ran:
+            continue
+        from importlib._bootstrap import module_from_spec
+
+        once.ran.add(file)
+        once.last = module = module_from_spec(hidden)
+        if imported:
+            sys.modules["sitecustomize"] = module
+        hidden.loader.exec_module(module)
         return
-    from importlib._bootstrap import module_from_spec
-
-    module = module_from_spec(hidden)
-    sys.modules["sitecustomize"] = module
-    hidden.loader.exec_module(module)
+    if imported and once.last is not None:
+        sys.modules["sitecustomize"] = once.last  # where nothing is hidden, the one that looks keeps its place
 
 
-if os.environ.get("VIGIL_FORK_SERVER"):
-    sys.__dict__.setdefault("_vigil_forked", []).append(lambda: _begin(True))
-else:
-    _begin(False)
-_chain()
+def _behind():
+    """The part of the path behind this module's folder; all of it if an agent has taken the folder out."""
+    for at, folder in enumerate(sys.path):
+        if isinstance(folder, str) and os.path.abspath(folder) == _FOLDER:
+            return sys.path[at + 1 :]
+    return list(sys.path)
+
+
+_once = sys.__dict__.get("_vigil_hook")
+if _once is None:
+    _once = sys._vigil_hook = _Once()
+    if os.environ.get("VIGIL_FORK_SERVER"):
+        sys.__dict__.setdefault("_vigil_forked", []).append(lambda: _begin(True))
+    else:
+        _begin(False)
+_once.ran.add(os.path.realpath(__file__))
+_chain(_once)
