@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -87,6 +88,9 @@ func TestAServiceThatASignalEndsSaysSoAtOnceAndBeginsNothing(t *testing.T) {
 	t.Parallel()
 	r := workerOf(`trap 'while ! [ -e "$GATE" ]; do sleep 0.02; done; echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done`)
 	r.Env["GATE"] = filepath.Join(t.TempDir(), "gate")
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, unix.SIGHUP) // else a service that we start would ignore it when the tests run under nohup
+	defer signal.Stop(heard)
 	s := enter(t, r)
 	pids := runsOrderly(s)
 	if err := s.service.Process.Signal(unix.SIGHUP); err != nil {
