@@ -64,8 +64,11 @@ const keepFailures = 100
 // Engine is the repair loop. Make one with New and call Run once.
 type Engine struct {
 	Options
-	inbox chan func()
-	gone  chan struct{} // closed when Run has returned
+	inbox     chan func()
+	pings     chan struct{} // received from by the loop when it gets on
+	stopAsked chan struct{} // closed when the job is to stop
+	stopOnce  sync.Once     // closes it
+	gone      chan struct{} // closed when Run has returned
 
 	// Owned by the loop.
 	running    map[*run]bool
@@ -151,7 +154,7 @@ func New(o Options) *Engine {
 	if o.Farewells == nil {
 		o.Farewells = noFarewells{}
 	}
-	e := &Engine{Options: o, inbox: make(chan func(), 256), gone: make(chan struct{}), running: map[*run]bool{}, overlooked: map[overlooked]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
+	e := &Engine{Options: o, inbox: make(chan func(), 256), pings: make(chan struct{}), stopAsked: make(chan struct{}), gone: make(chan struct{}), running: map[*run]bool{}, overlooked: map[overlooked]bool{}, ledger: restart.NewLedger(), roles: map[role.Name]*roleState{}}
 	for _, n := range o.Job.Names() {
 		e.roles[n] = newRoleState(o.Remembered, n)
 	}
@@ -163,7 +166,11 @@ func New(o Options) *Engine {
 func (e *Engine) Run(ctx context.Context) Outcome {
 	defer close(e.gone)
 	if e.Remembered != nil {
-		e.resume(ctx)
+		left, meanwhile := e.awaitFarewells(ctx)
+		e.resume(ctx, left)
+		for _, act := range meanwhile {
+			act()
+		}
 		e.advance(ctx)
 	} else {
 		e.launch(ctx, restart.BeginPlan(e.Job, e.Job.Names()), &decided{})
@@ -174,6 +181,8 @@ func (e *Engine) Run(ctx context.Context) Outcome {
 		case act := <-e.inbox:
 			began = time.Now()
 			act()
+		case <-e.pings:
+			continue
 		case <-ctx.Done():
 			e.cancelPlans(context.Cause(ctx))
 			for len(e.running) > 0 {

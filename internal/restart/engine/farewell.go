@@ -40,6 +40,28 @@ func farewellOf(n role.Name, was RoleMemory, left map[role.Name]Farewell) (Farew
 	return f, ok && was.Begun && !was.ByHand && !was.Finished && was.Incarnation == f.Incarnation
 }
 
+// awaitFarewells reads what services have left and waits for those that are ending their workers, but no longer once
+// the job is to stop. It returns what the loop was told meanwhile, to be done when the job has been taken over.
+func (e *Engine) awaitFarewells(ctx context.Context) (left map[role.Name]Farewell, meanwhile []func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	read := make(chan map[role.Name]Farewell, 1)
+	go func() { read <- e.Farewells.Read(ctx) }()
+	stop := e.stopAsked
+	for {
+		select {
+		case left = <-read:
+			return left, meanwhile
+		case act := <-e.inbox:
+			meanwhile = append(meanwhile, act)
+		case <-e.pings:
+		case <-stop:
+			cancel()
+			stop = nil
+		}
+	}
+}
+
 // takeFarewells takes in which roles were ended in order: their workers are known to be gone, they are begun again
 // from where they were, and nothing is charged for it. Those that had finished have finished. It returns what had
 // failed before, by role.

@@ -129,3 +129,46 @@ func TestWorkersThatWereEndedInOrderCostNothing(t *testing.T) {
 		})
 	}
 }
+
+// A controller that waits for services to end their workers answers its supervisor meanwhile. Told to stop, it waits no
+// longer than the stop takes, and nothing is charged for services that had not come to the end.
+// shows: FAULT-C9 FAULT-C2
+func TestAStopIsHeardWhileFarewellsAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &succession{T: t, stage: newStage([]job.Role{roleOf("actor"), roleOf("critic"), engines()[1]}, restart.HealthCheckOn, 0), memory: newMemory()}
+		s.options.Crew, s.options.Health = s.stage, asked{s.stage}
+		s.begin(nil)
+		wait(5 * time.Second)
+		s.end(errDead)
+		<-s.outcome
+		s.options.Farewells = endless{}
+		s.begin(s.memory.remembered())
+		wait(time.Second)
+		alive, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.engine.Alive(alive); err != nil {
+			t.Error(err)
+		}
+		s.engine.StopJob("stopped by SIGTERM", 143)
+		wait(time.Minute)
+		select {
+		case out := <-s.outcome:
+			if out.Exit != 143 {
+				t.Errorf("ended with %+v, want 143", out)
+			}
+		default:
+			t.Error("the stop was not heard")
+			s.end(errDead)
+			<-s.outcome
+		}
+		if spent := s.engine.Ledger(); spent.Global != 0 || spent.Roles["actor"].InPlace+spent.Roles["critic"].InPlace != 0 {
+			t.Errorf("spent %+v", spent)
+		}
+	})
+}
+
+// endless are farewells of services that are ending their workers for as long as anybody waits.
+type endless struct{}
+
+func (endless) Read(ctx context.Context) map[role.Name]engine.Farewell { <-ctx.Done(); return nil }
+func (endless) Remove()                                                {}

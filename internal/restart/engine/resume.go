@@ -41,7 +41,7 @@ func (m *Remembered) StoppedByHand(names []role.Name) []role.Name {
 // resume takes over from an earlier controller of the job: what runs and is well goes on, a repair that
 // was under way is finished, or begun again where nobody can say how far it came, and what died meanwhile
 // is a failure like any other. It spends nothing.
-func (e *Engine) resume(ctx context.Context) {
+func (e *Engine) resume(ctx context.Context, left map[role.Name]Farewell) {
 	m := e.Remembered
 	e.mu.Lock()
 	e.ledger, e.incidents, e.failures = m.Ledger.Clone(), m.Incidents, slices.Clone(m.Failures[max(0, len(m.Failures)-keepFailures):])
@@ -50,7 +50,6 @@ func (e *Engine) resume(ctx context.Context) {
 		e.Health.SetRestarts(n, spent.InPlace)
 	}
 	found := lives(e.Crew.Lives(ctx))
-	left := e.Farewells.Read(ctx)
 	for _, n := range e.Job.Names() {
 		e.resumeRole(n, m.Roles[n], found)
 	}

@@ -19,6 +19,7 @@ type wish struct {
 
 // StopJob ends the job in order with the exit code given; one above 128 is that of a signal.
 func (e *Engine) StopJob(why string, exit int) {
+	e.stopOnce.Do(func() { close(e.stopAsked) })
 	e.tell(func() { e.stopJob(Outcome{Exit: exit, Why: why}) })
 }
 
