@@ -48,6 +48,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"insist":       insist,      // REGEXP PROGRAM ARGS...: run a program, which must succeed, again and again until its output has it
 	"nothing-left": nothingLeft, // [PORT|@FILE...]: nothing of the jobs of this script is there, nor a listener on these ports
 	"no-zombies":   noZombies,   // PID...: wait until none of them is the parent of a zombie
+	"trespass":     trespass,    // UID CONTROLLER [SERVICE|@FILE...]: that user tries every endpoint at these URLs, and gets metrics and probes only
+	"untold":       untold,      // FILE FOLDER: the secrets of the URLs in FILE, an environment, stand in no log, answer, file of FOLDER or command line
 	"junk":         junk,        // random bytes on the controller's port and on every socket of the runtime directory
 }
 

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -49,6 +50,8 @@ var verbs = map[string]func(value string) error{
 	"report":   func(text string) error { return post("/report_error", text) },
 	"tell":     func(path string) error { return post(path, "") },
 	"door":     door,
+	"fetch":    fetch,
+	"try":      try,
 	"escape":   escape,
 	"shm":      share,
 	"wait":     func(string) error { wait(); return nil },
@@ -311,6 +314,40 @@ func door(path string) error {
 		return err
 	}
 	return ask(req)
+}
+
+// fetch wants a request to be answered well: METHOD URL.
+func fetch(value string) error {
+	method, url, _ := strings.Cut(value, " ")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return err
+	}
+	return ask(req)
+}
+
+// try makes the requests that standard input names, METHOD URL in a line, and prints the status of each.
+func try(string) error {
+	client := http.Client{Timeout: 30 * time.Second}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		method, url, _ := strings.Cut(lines.Text(), " ")
+		req, err := http.NewRequest(method, url, nil)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		answer.Body.Close()
+		if err := line(os.Stdout, strconv.Itoa(answer.StatusCode)); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
 
 // ask wants a request to be answered with 200 or 202.

@@ -40,8 +40,8 @@ def peers(role):
 
 
 def controller(path, body=None):
-    """POST to the controller, such as /engine/admit?worker=1, with the token in VIGIL_CONTROLLER_TOKEN
-    where it wants one. OSError says that it did not do it."""
+    """POST to the controller, such as /engine/admit?worker=1; with the token in VIGIL_CONTROLLER_TOKEN
+    where the address has no secret in it. OSError says that it did not do it."""
     url = os.environ.get("VIGIL_CONTROLLER_URL", "")
     if not url:
         return

@@ -24,7 +24,6 @@ import (
 	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
 	"vigil/internal/proc"
-	"vigil/internal/wire/httpapi"
 )
 
 // ground is what a run stands on: what it has opened of the machine.
@@ -55,6 +54,7 @@ type ground struct {
 	ports     *proc.Ports
 	nodes     []placement.Node
 	http      net.Listener
+	metrics   net.Listener // of --metrics-listen; may be nil
 	socket    net.Listener // for services
 }
 
@@ -76,14 +76,9 @@ func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings)
 	if err := g.openDirs(o, log, end); err != nil {
 		return nil, g.ifOpen(err)
 	}
-	if g.http, err = g.openHTTP(o, security); err != nil {
-		err = fmt.Errorf("--http: %w", err)
-		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
-			err = g.notNow(err)
-		}
+	if err := g.openHTTP(o, security, end); err != nil {
 		return nil, err
 	}
-	end.add("http listener", func(context.Context) error { return ignoreClosed(g.http.Close()) })
 	if err := g.openMachine(ctx, o, log, end); err != nil {
 		return nil, err
 	}
@@ -126,17 +121,6 @@ func (g *ground) listen() (net.Listener, error) {
 		return nil, err
 	}
 	return proc.ListenUnix(path)
-}
-
-// openHTTP listens where it was asked to; with any free port, where an earlier controller of the run has
-// listened: workers know that address.
-func (g *ground) openHTTP(o *Options, security httpapi.Security) (net.Listener, error) {
-	if _, port, err := net.SplitHostPort(o.HTTP); err == nil && port == "0" && g.kept.HTTP != "" {
-		if l, err := httpapi.Open(g.kept.HTTP, security); err == nil {
-			return l, nil
-		}
-	}
-	return httpapi.Open(o.HTTP, security)
 }
 
 // openJournal opens what earlier controllers of the job have kept, and finds out whether the run is to

@@ -60,7 +60,7 @@ func (w *crew) runOrders(r *job.Role, squads []squad, incarnation int, step int6
 		orders[i] = &api.Run{
 			Incarnation: uint64(incarnation), ResumeStep: step, WorldSize: uint32(r.Workers), FirstRank: uint32(s.ranks[0]),
 			GroupRank: uint32(i), GroupWorldSize: uint32(len(squads)), MasterAddr: proc.Loopback(), MasterPort: master,
-			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON, ControllerUrl: w.url(),
+			MaxRestarts: uint32(w.opts.MaxGlobalRestart), Peers: peers, PeersJson: peersJSON, ControllerUrl: w.workerURL(),
 		}
 		for _, rank := range s.ranks {
 			visible := s.devices

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,6 +41,9 @@ type Options struct {
 	TLSKey    string
 	TokenFile string
 	Insecure  bool
+
+	PrivateMetrics bool   // other users of the machine do not get metrics and probes either
+	MetricsListen  string // HOST:PORT where only those are served, to everybody; empty: nowhere
 
 	StateDir    string // of the job; empty: the user's
 	ForgetState bool   // give up a run that is open, and a journal that cannot be read
@@ -83,6 +87,8 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringVar(&o.TLSKey, "tls-key", "", "key file of the HTTP interface, PEM")
 	fs.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that the HTTP interface asks for")
 	fs.BoolVar(&o.Insecure, "insecure", false, "listen beyond loopback without TLS and token")
+	fs.BoolVar(&o.PrivateMetrics, "private-metrics", false, "keep /metrics, /healthz and /readyz from other users of this machine too; with --token-file, the probes want the token")
+	fs.StringVar(&o.MetricsListen, "metrics-listen", "", "second address, HOST:PORT, where only /metrics, /healthz and /readyz are served, to everybody who reaches it, without TLS and token")
 	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
 	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, N:after, or close for the last")
 	_ = fs.MarkHidden("die-at-write") // it is there
@@ -145,6 +151,10 @@ func (o *Options) Check() error {
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
+	say(o.PrivateMetrics && o.MetricsListen != "", "--private-metrics and --metrics-listen: want one of them")
+	if _, _, err := net.SplitHostPort(o.MetricsListen); o.MetricsListen != "" {
+		say(err != nil, "--metrics-listen %q: want HOST:PORT", o.MetricsListen)
+	}
 	if _, err := o.journalFault(); err != nil {
 		wrong = append(wrong, err)
 	}

@@ -171,7 +171,8 @@ func (c *Controller) compose() {
 		c.hooks.ports = c.crew.portsOf
 	}
 	c.engine = engine.New(c.engineOptions(c.crew, c.places))
-	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token})
+	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token,
+		Secret: c.workerSecret(), Private: o.PrivateMetrics})
 }
 
 // specs returns what health must know of each role.
@@ -258,18 +259,7 @@ func (c *Controller) serve() {
 			c.log.Error("serve services", "error", err)
 		}
 	}()
-	server := httpapi.NewServer(c.api)
-	server.ErrorLog = slog.NewLogLogger(c.log.Handler(), slog.LevelDebug)
-	go func() { _ = server.Serve(c.ground.http) }()
-	c.endings.add("http", func(ctx context.Context) error {
-		c.api.Close()
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		if err := server.Shutdown(ctx); err != nil {
-			return server.Close()
-		}
-		return nil
-	})
+	c.serveHTTP()
 	c.endings.add("services", func(ctx context.Context) error { return c.crew.close(ctx) })
 }
 
@@ -306,14 +296,6 @@ func (c *Controller) Stop(sig syscall.Signal) {
 	c.mu.Unlock()
 	c.log.Info("stopping the job; once more to kill everything at once", "signal", signalName(sig))
 	c.engine.StopJob("stopped by "+signalName(sig), 128+int(sig))
-}
-
-func (c *Controller) url() string {
-	scheme := "http"
-	if c.opts.TLSCert != "" {
-		scheme = "https"
-	}
-	return scheme + "://" + c.ground.http.Addr().String()
 }
 
 // healthOf is the store as the engine sees it.

@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
+	"strings"
 	"time"
+
+	"github.com/go-chi/chi/v5"
 
 	"vigil/internal/role"
 	"vigil/internal/wire/notify"
@@ -19,19 +23,10 @@ type endpoints struct{ s *Service }
 
 var _ roleapi.Speaker = endpoints{}
 
-// serveHTTP serves the role's endpoints and those of its lives until the service is closed.
+// serveHTTP serves the role's endpoints, and to every user who knows the secret of a life those of that
+// life, until the service is closed.
 func (s *Service) serveHTTP(l net.Listener) {
-	router := roleapi.NewRouter(l.Addr().String())
-	roleapi.Mount(router, endpoints{s})
-	roleapi.MountLives(router, endpoints{s})
-	roleapi.MountSpeech(router, endpoints{s})
-	server := &http.Server{
-		Handler:           router,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-	}
+	server := roleapi.NewServer(s.access(l.Addr().String()).Handler(s.routes()), s.log)
 	s.atEnd(func() { server.Close() })
 	s.running.Go(func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -39,6 +34,35 @@ func (s *Service) serveHTTP(l net.Listener) {
 		}
 	})
 }
+
+// routes are the endpoints of the service.
+func (s *Service) routes() *chi.Mux {
+	router := roleapi.NewRouter()
+	roleapi.Mount(router, endpoints{s})
+	roleapi.MountLives(router, endpoints{s})
+	roleapi.MountSpeech(router, endpoints{s})
+	return router
+}
+
+// access says whom the endpoints at an address serve: whoever knows the secret of a life, that life's; its own
+// user and root, all.
+func (s *Service) access(bound string) roleapi.Access {
+	return roleapi.Access{Bound: bound, Life: func(_, secret, rest string) (string, roleapi.Worth) {
+		life, _ := path.Split(rest)
+		if !roleapi.SameSecret(secret, s.secretOf(strings.TrimSuffix(life, "/"))) {
+			return "", roleapi.WrongSecret
+		}
+		return "/life/" + rest, roleapi.OpensPath
+	}}
+}
+
+// urlOf returns a life's VIGIL_SERVICE_URL. The secret in it is known to that life only, and to nobody who cannot
+// read its environment.
+func (s *Service) urlOf(life role.Life) string {
+	return "http://" + s.httpAddress + "/life/" + s.secretOf(life.String()) + "/" + life.String()
+}
+
+func (s *Service) secretOf(life string) string { return roleapi.Secret(s.key[:], life) }
 
 // Known returns the one role of this service.
 func (e endpoints) Known() []role.Name { return []role.Name{e.s.id.Role} }

@@ -209,7 +209,7 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	return w, setting{
 		Base: os.Environ(), JobName: s.opts.JobName, Life: w.life, Role: &s.opts.Role, Run: order, Worker: o,
 		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError, HookFolder: s.hookFolder,
-		ServiceURL: "http://" + s.httpAddress + "/life/" + w.life.String(),
+		ServiceURL: s.urlOf(w.life),
 	}, nil
 }
 

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,6 +41,7 @@ type Service struct {
 	warm        *warm.Server // forks workers; nil: they are executed
 	hookFolder  string       // of the optimizer hook; empty for a role that does not have it
 	httpAddress string
+	key         [32]byte // of the secrets in workers' addresses
 
 	turn         chan struct{} // held by the order that starts or ends workers
 	ended        []proc.Ident  // processes whose devices were not free; guarded by turn
@@ -83,6 +85,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 		lengthened: make(chan struct{}), lives: map[int]*worker{},
 	}
 	s.steps.begin(0)
+	_, _ = rand.Read(s.key[:]) // never fails (crypto/rand)
 	defer func() {
 		if err != nil {
 			s.Close()

@@ -229,7 +229,7 @@ func TestTheRolesEndpointsStandOnTheService(t *testing.T) {
 	expect("POST", life+"/heartbeat?step=41", "", 200, "")
 	expect("POST", "/critic/heartbeat?step=43&rank=1", "", 200, "")
 	expect("GET", "/critic/get_step", "", 200, `{"step":41}`)
-	expect("POST", strings.Replace(life, "/1/0/1", "/0/0/1", 1)+"/heartbeat?step=99", "", 409, "")
+	expect("POST", "/critic/heartbeat?step=99&life="+s.uid+"/critic/0/0/1", "", 409, "")
 	expect("POST", "/critic/heartbeat?step=99&rank=7", "", 409, "")
 	expect("POST", life+"/report_error", "out of memory", 200, "")
 	if f := s.ears.awaitFailure(t, 1); f.Cause != role.Reported || f.Detail != "out of memory" || f.Life.Rank != 0 {

@@ -14,6 +14,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from vigil.compat import relax  # noqa: E402
 
 
+SECRET = "0123456789abcdef" * 2
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked("")
@@ -43,7 +46,7 @@ class Relax(unittest.TestCase):
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
         url = "http://127.0.0.1:%d" % self.server.server_address[1]
-        env = {"VIGIL_CONTROLLER_URL": url, "VIGIL_SERVICE_URL": url + "/life/u/actor/1/0/1", "VIGIL_ROLE": "actor", "http_proxy": "http://127.0.0.1:9"}
+        env = {"VIGIL_CONTROLLER_URL": url + "/life/" + SECRET, "VIGIL_SERVICE_URL": url + "/life/" + SECRET + "/u/actor/1/0/1", "VIGIL_ROLE": "actor", "http_proxy": "http://127.0.0.1:9"}
         patch = mock.patch.dict(os.environ, env)
         patch.start()
         self.addCleanup(patch.stop)
@@ -52,12 +55,12 @@ class Relax(unittest.TestCase):
         with mock.patch.dict(os.environ, VIGIL_CONTROLLER_TOKEN="secret"):
             relax.Health().update_heartbeat("actor", 7)
             relax.report_error("critic", "Training failed: é")
-        self.assertEqual(("POST", "/life/u/actor/1/0/1/heartbeat?step=7", ""), self.requests[0][:3])
-        self.assertEqual(("POST", "/critic/report_error", "Training failed: é", "Bearer secret"), self.requests[1])
+        self.assertEqual(("POST", "/life/" + SECRET + "/u/actor/1/0/1/heartbeat?step=7", ""), self.requests[0][:3])
+        self.assertEqual(("POST", "/life/" + SECRET + "/critic/report_error", "Training failed: é", "Bearer secret"), self.requests[1])
 
     def test_health_is_the_roles_record(self) -> None:
         self.assertEqual({"healthy": True, "current_step": 42}, relax.get_service_health("actor"))
-        self.assertEqual("/api/v1/roles/actor", self.requests[0][1])
+        self.assertEqual("/life/" + SECRET + "/api/v1/roles/actor", self.requests[0][1])
 
     def test_what_is_refused_or_unreachable_says_why(self) -> None:
         with self.assertRaisesRegex(relax.Unavailable, "404: no role nobody"):
@@ -65,6 +68,20 @@ class Relax(unittest.TestCase):
         with mock.patch.dict(os.environ, VIGIL_CONTROLLER_URL="http://127.0.0.1:9"):
             with self.assertRaisesRegex(relax.Unavailable, "refused"):
                 relax.get_service_health("actor")
+
+    # shows: FAULT-A2
+    def test_a_secret_stands_in_no_exception(self) -> None:
+        said = []
+        with self.assertRaises(relax.Unavailable) as refused:
+            relax.get_service_health("nobody")
+        said.append(str(refused.exception))
+        with mock.patch.dict(os.environ, VIGIL_SERVICE_URL="http://127.0.0.1:9/life/" + SECRET + "/u/actor/1/0/1"):
+            with self.assertRaises(relax.Unavailable) as lost:
+                relax.update_heartbeat("actor", 1)
+        said.append(str(lost.exception))
+        for text in said:
+            self.assertNotIn(SECRET, text)
+            self.assertIn("/life/.../", text)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"vigil/internal/wire/caller"
 )
 
 // CheckAnswers asks for every documented GET and holds the JSON that comes against its schema. It is
@@ -29,6 +32,7 @@ func CheckAnswers(t *testing.T, a *API, fill *strings.Replacer) {
 		}
 		r := httptest.NewRequest(http.MethodGet, fill.Replace(path)+"?"+query.Encode(), nil)
 		r.Host = "localhost"
+		r = r.WithContext(caller.With(r.Context(), caller.Known(os.Geteuid())))
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, r)
 		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {

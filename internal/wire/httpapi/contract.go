@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -10,6 +11,22 @@ import (
 )
 
 // The operations that chi routes without huma are described here; those of huma describe themselves.
+
+const description = `The HTTP interface of a vigil controller. The endpoints below /{role}/ stand on each service too.
+
+Without a token, on a loopback address, it serves the user of the job and root only, by what the kernel says of each connection; /metrics, /healthz and /readyz serve every user of the machine unless --private-metrics is given. With --token-file everything but the two probes wants the token. Anything else is refused: 403, or 401 where a token is wanted. So is whatever a browser asks for on behalf of a page of another origin.`
+
+// describeServers names the two addresses of the interface.
+func describeServers(doc *huma.OpenAPI) {
+	doc.Servers = []*huma.Server{
+		{URL: "/", Description: "What the user of the job asks, or who has the token."},
+		{
+			URL:         "/life/{secret}",
+			Description: "What workers have in VIGIL_CONTROLLER_URL. Of any user and without a token it serves: " + strings.Join(workerOperations, ", ") + ".",
+			Variables:   map[string]*huma.ServerVariable{"secret": {Default: "SECRET", Description: "The run's; in the environment of its workers only."}},
+		},
+	}
+}
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -13,7 +14,9 @@ import (
 	"time"
 
 	"vigil/internal/event"
+	"vigil/internal/wire/caller"
 	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/roleapi"
 )
 
 // patience is how long a test waits for what must come, also on a machine that is much too busy.
@@ -77,7 +80,9 @@ func TestEventsThatAreNoLongerKeptAreCounted(t *testing.T) {
 func serve(t *testing.T, f *fake) (url string) {
 	t.Helper()
 	a := newAPI(f, "")
-	srv := httptest.NewServer(a)
+	srv := httptest.NewUnstartedServer(a)
+	srv.Config.ConnContext = caller.ConnContext
+	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(a.Close) // before the server's, which waits for its streams
 	return srv.URL
@@ -171,7 +176,7 @@ func TestAnOpenStreamDoesNotHoldUpShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httpapi.NewServer(newAPI(newFake(), ""))
+	srv := roleapi.NewServer(newAPI(newFake(), ""), slog.New(slog.DiscardHandler))
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	messages := stream(t, "http://"+l.Addr().String()+"/api/v1/events")

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
 	"vigil/internal/event"
 	"vigil/internal/role"
+	"vigil/internal/wire/caller"
 	"vigil/internal/wire/httpapi"
 	"vigil/internal/wire/roleapi"
 )
@@ -121,6 +123,7 @@ func ask(t *testing.T, api http.Handler, method, path string, headers ...string)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
+	req = req.WithContext(caller.With(req.Context(), caller.Known(os.Geteuid())))
 	w := httptest.NewRecorder()
 	api.ServeHTTP(w, req)
 	return w

@@ -65,13 +65,19 @@ type Options struct {
 	Controller Controller
 	Roles      roleapi.Roles
 	Metrics    http.Handler // answers GET /metrics; nil: there is none
-	Bound      string       // the address listened on, HOST:PORT, for the guard against web pages
-	Token      string       // asked for as bearer token, but for the probes; empty: none is asked for
+	Bound      string       // the address listened on, HOST:PORT
+	Token      string       // see roleapi.Access; the probes need none
+	// Secret is that of the address that workers have, /life/SECRET; empty: there is no such address.
+	Secret string
+	// Private keeps metrics and probes from other users too. Without it they are open to every user of
+	// the machine, and with a token the probes to everybody.
+	Private bool
 }
 
 // API is the whole interface as a handler.
 type API struct {
 	router  *chi.Mux
+	handler http.Handler  // the router behind its checks
 	doc     *huma.OpenAPI // what is routed, described
 	closing chan struct{}
 	close   func()
@@ -82,11 +88,12 @@ func New(o Options) *API {
 	closing := make(chan struct{})
 	api := &API{closing: closing, close: sync.OnceFunc(func() { close(closing) })}
 	api.route(o)
+	api.handler = access(o).Handler(api.router)
 	return api
 }
 
 // ServeHTTP answers one request.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.ServeHTTP(w, r) }
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
 // Close ends the event streams that are open, and every later one at once: they would hold up an
 // orderly shutdown of the server for ever. It may be called more than once.

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"vigil/internal/wire/caller"
 )
 
 // Listen listens on addr, HOST:PORT. If the port is in use, the error says by whom, as far as this
@@ -58,7 +59,7 @@ func listening(table string, addr netip.AddrPort) []string {
 		if len(field) < 10 || field[3] != listen {
 			continue
 		}
-		at, err := parseProcAddr(field[1])
+		at, err := caller.ParseProcAddr(field[1])
 		if err != nil || at.Port() != addr.Port() {
 			continue
 		}
@@ -68,28 +69,6 @@ func listening(table string, addr netip.AddrPort) []string {
 		}
 	}
 	return sockets
-}
-
-// parseProcAddr reads 0100007F:1F40: 32-bit words of the address in this machine's order (all that Go
-// and Linux meet here are little-endian), then the port.
-func parseProcAddr(s string) (netip.AddrPort, error) {
-	host, port, _ := strings.Cut(s, ":")
-	raw, err := hex.DecodeString(host)
-	if err != nil || len(raw)%4 != 0 {
-		return netip.AddrPort{}, fmt.Errorf("read address %q: want 32-bit words in hex", s)
-	}
-	for word := range slices.Chunk(raw, 4) {
-		slices.Reverse(word)
-	}
-	ip, ok := netip.AddrFromSlice(raw)
-	if !ok {
-		return netip.AddrPort{}, fmt.Errorf("read address %q: neither IPv4 nor IPv6", s)
-	}
-	n, err := strconv.ParseUint(port, 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("read address %q: %w", s, err)
-	}
-	return netip.AddrPortFrom(ip, uint16(n)), nil
 }
 
 // openers names the processes that hold one of the sockets open, in order of their pids.

@@ -2,12 +2,8 @@ package httpapi
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -17,17 +13,15 @@ import (
 	"vigil/internal/wire/roleapi"
 )
 
-// route makes the router: guard, token, then every endpoint, each with its line in the contract.
+// route makes the router: every endpoint, each with its line in the contract.
 func (a *API) route(o Options) {
-	a.router = roleapi.NewRouter(o.Bound)
-	if o.Token != "" {
-		a.router.Use(requireToken(o.Token))
-	}
+	a.router = roleapi.NewRouter()
 	config := huma.DefaultConfig("vigil controller", "1")
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath, config.CreateHooks = "", "", "", nil
-	config.Info.Description = "The HTTP interface of a vigil controller. The endpoints below /{role}/ stand on each service too."
+	config.Info.Description = description
 	h := humachi.New(a.router, config)
 	a.doc = h.OpenAPI()
+	describeServers(a.doc)
 	// The documents of what huma does not route, and the errors of all, name this schema.
 	a.doc.Components.Schemas.Schema(typeOf[roleapi.Problem](), true, "Problem")
 
@@ -189,28 +183,6 @@ func get(id, path, summary string) huma.Operation {
 
 func post(id, path, summary string) huma.Operation {
 	return huma.Operation{OperationID: id, Method: http.MethodPost, Path: path, Summary: summary, DefaultStatus: http.StatusAccepted}
-}
-
-// openPaths need no token: a cluster's probes have none to send, and learn nothing but yes or no.
-var openPaths = []string{"/healthz", "/readyz"}
-
-// requireToken refuses with 401 what does not carry the token. Hashing makes the comparison take the
-// same time whatever is sent, its length included.
-func requireToken(token string) func(http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(token))
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-			have := sha256.Sum256([]byte(strings.TrimSpace(sent)))
-			match := subtle.ConstantTimeCompare(have[:], want[:]) == 1
-			if !slices.Contains(openPaths, r.URL.Path) && (!strings.EqualFold(scheme, "Bearer") || !match) {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="vigil"`)
-				roleapi.WriteProblem(w, roleapi.NewProblem(http.StatusUnauthorized, "want the controller's token: Authorization: Bearer TOKEN"))
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
 }
 
 func serveContract(w http.ResponseWriter, _ *http.Request) {

@@ -5,30 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"time"
 
 	"vigil/internal/wire/roleapi"
 )
-
-// NewServer returns a server that bounds what a client can hold: headers within 5 s and 32 KiB, the
-// whole request within 30 s, an idle connection 2 min, an answer 60 s. Endpoints that work for longer
-// or stream set their own limit on writing. A handler with a method Close, such as an API, is closed
-// when Shutdown begins. Set ErrorLog to see what goes wrong with single connections.
-func NewServer(handler http.Handler) *http.Server {
-	srv := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
-	}
-	if c, ok := handler.(interface{ Close() }); ok {
-		srv.RegisterOnShutdown(c.Close)
-	}
-	return srv
-}
 
 // Security is what protects the interface on an address that others can reach.
 type Security struct {

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"vigil/internal/wire/httpapi"
+	"vigil/internal/wire/roleapi"
 )
 
 func TestAnAddressThatOthersReachNeedsTLSAndATokenOrAnInsecureSaidOutLoud(t *testing.T) {
@@ -123,7 +125,7 @@ func TestWithACertificateTheInterfaceSpeaksTLSAndHTTP2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httpapi.NewServer(newAPI(newFake(), "sesame"))
+	srv := roleapi.NewServer(newAPI(newFake(), "sesame"), slog.New(slog.DiscardHandler))
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}

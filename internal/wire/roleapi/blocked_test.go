@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vigil/internal/role"
+	"vigil/internal/wire/caller"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -33,7 +34,9 @@ func (b *blocked) ReportError(context.Context, role.Name, roleapi.Report) error 
 // shows: D21
 func TestHeartbeatsGoOnWhileAStopAndReportsAreBlocked(t *testing.T) {
 	b := &blocked{entered: make(chan string, 10), letGo: make(chan struct{})}
-	srv := httptest.NewServer(handler(b, "127.0.0.1:0"))
+	srv := httptest.NewUnstartedServer(handler(b, "127.0.0.1:0"))
+	srv.Config.ConnContext = caller.ConnContext
+	srv.Start()
 	defer srv.Close()
 	client := &http.Client{Timeout: 20 * time.Second}
 	post := func(path string) (int, error) {

@@ -3,6 +3,7 @@ package roleapi_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -29,13 +30,17 @@ func TestAnAddressThatOthersReachTakesAnyHost(t *testing.T) {
 	}
 }
 
-func TestAWebPageOfAnotherOriginChangesNothing(t *testing.T) {
-	foreign := [][]string{
-		{"Origin", "https://evil.example"},
-		{"Origin", "null"},
-		{"Sec-Fetch-Site", "cross-site"},
-		{"Sec-Fetch-Site", "same-site", "Origin", "http://localhost:3000"},
-	}
+// foreign are the headers of a browser that asks for a page of another origin.
+var foreign = [][]string{
+	{"Origin", "https://evil.example"},
+	{"Origin", "null"},
+	{"Sec-Fetch-Site", "cross-site"},
+	{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"},
+	{"Sec-Fetch-Site", "same-site", "Origin", "http://localhost:3000"},
+}
+
+// shows: FAULT-A3
+func TestAWebPageOfAnotherOriginChangesAndReadsNothing(t *testing.T) {
 	own := [][]string{
 		nil,
 		{"Origin", "http://localhost:8000"},
@@ -44,7 +49,7 @@ func TestAWebPageOfAnotherOriginChangesNothing(t *testing.T) {
 	}
 	for _, request := range []string{
 		"POST /critic/set_step?step=1", "POST /critic/stop_service", "POST /critic/report_error",
-		"POST /critic/mark_unhealthy_for_testing", "GET /critic/mark_unhealthy_for_testing",
+		"POST /critic/mark_unhealthy_for_testing", "GET /critic/mark_unhealthy_for_testing", "GET /critic/get_step",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		for _, headers := range foreign {
@@ -58,5 +63,48 @@ func TestAWebPageOfAnotherOriginChangesNothing(t *testing.T) {
 				t.Errorf("%s with %v = %d %s, want 200", request, headers, w.Code, w.Body)
 			}
 		}
+	}
+}
+
+func TestAWebPageOfAnotherOriginIsNoWorkerEither(t *testing.T) {
+	path := "/life/" + lifeSecret + "/" + life + "/heartbeat"
+	for _, headers := range append(slices.Clone(foreign), []string{"Host", "evil.example"}) {
+		f := &fake{}
+		if w := ask(f, http.MethodPost, path, "", headers...); w.Code != 403 || len(f.words) != 0 {
+			t.Errorf("with %v = %d and heard %v, want 403 and nothing", headers, w.Code, f.words)
+		}
+	}
+}
+
+// A link to the page may stand on any page; what it shows is read by nobody else.
+func TestALinkToThePageMayBeFollowed(t *testing.T) {
+	link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}
+	frame := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}
+	for _, c := range []struct {
+		method, path string
+		headers      []string
+		want         int
+	}{
+		{http.MethodGet, "/", link, 404}, // nobody routes it here
+		{http.MethodGet, "/", frame, 403},
+		{http.MethodPost, "/", link, 403},
+		{http.MethodGet, "/critic/get_step", link, 403},
+		{http.MethodGet, "/critic/mark_unhealthy_for_testing", link, 403},
+	} {
+		f := &fake{}
+		if w := ask(f, c.method, c.path, "", c.headers...); w.Code != c.want || len(f.asked) != 0 {
+			t.Errorf("%s %s with %v = %d %s and asked %v, want %d", c.method, c.path, c.headers, w.Code, w.Body, f.asked, c.want)
+		}
+	}
+}
+
+func TestAnOldBrowserThatDoesNotSayForWhomItAsksChangesNothingByGET(t *testing.T) {
+	for agent, want := range map[string]int{"Mozilla/5.0 (X11; Linux x86_64)": 403, "curl/8.14.1": 200, "": 200} {
+		if w := ask(&fake{}, http.MethodGet, "/critic/mark_unhealthy_for_testing", "", "User-Agent", agent); w.Code != want {
+			t.Errorf("%q = %d %s, want %d", agent, w.Code, w.Body, want)
+		}
+	}
+	if w := ask(&fake{}, http.MethodGet, "/critic/get_step", "", "User-Agent", "Mozilla/5.0"); w.Code != 200 {
+		t.Errorf("get_step = %d %s, want 200", w.Code, w.Body)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vigil/internal/role"
+	"vigil/internal/wire/caller"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -79,6 +81,7 @@ func ask(f *fake, method, path, body string, headers ...string) *httptest.Respon
 		}
 		r.Header.Set(headers[i], headers[i+1])
 	}
+	r = r.WithContext(caller.With(r.Context(), caller.Known(os.Geteuid())))
 	w := httptest.NewRecorder()
 	handler(f, "127.0.0.1:8000").ServeHTTP(w, r)
 	return w
@@ -215,12 +218,12 @@ const life = "tiny-1f0c93ab/critic/2/3/1"
 func TestAHeartbeatTellsRankLifeAndStep(t *testing.T) {
 	step := func(n int64) *int64 { return &n }
 	for path, want := range map[string]roleapi.Word{
-		"/critic/heartbeat":                                 {},
-		"/critic/heartbeat?step=0":                          {Step: step(0)},
-		"/critic/heartbeat?step=9&rank=3":                   {Rank: 3, Step: step(9)},
-		"/critic/heartbeat?step=9&rank=3&life=" + life:      {Rank: 3, Life: life, Step: step(9)},
-		"/critic/heartbeat?life=" + life:                    {Rank: 3, Life: life},
-		"/life/tiny-1f0c93ab/critic/2/3/1/heartbeat?step=9": {Rank: 3, Life: life, Step: step(9)},
+		"/critic/heartbeat":                                                    {},
+		"/critic/heartbeat?step=0":                                             {Step: step(0)},
+		"/critic/heartbeat?step=9&rank=3":                                      {Rank: 3, Step: step(9)},
+		"/critic/heartbeat?step=9&rank=3&life=" + life:                         {Rank: 3, Life: life, Step: step(9)},
+		"/critic/heartbeat?life=" + life:                                       {Rank: 3, Life: life},
+		"/life/" + lifeSecret + "/tiny-1f0c93ab/critic/2/3/1/heartbeat?step=9": {Rank: 3, Life: life, Step: step(9)},
 	} {
 		f := &fake{}
 		w := ask(f, "POST", path, "")
@@ -235,7 +238,7 @@ func TestAHeartbeatWhoseSpeakerMakesNoSenseIs400(t *testing.T) {
 		"/critic/heartbeat?rank=-1", "/critic/heartbeat?rank=x", "/critic/heartbeat?rank=", "/critic/heartbeat?step=x",
 		"/critic/heartbeat?rank=1&rank=1", "/critic/heartbeat?life=", "/critic/heartbeat?life=2",
 		"/critic/heartbeat?rank=1&life=" + life, "/actor/heartbeat?life=" + life,
-		"/critic/heartbeat?life=tiny-1f0c93ab/critic/2/-1/1", "/life/tiny-1f0c93ab/critic/two/3/1/heartbeat",
+		"/critic/heartbeat?life=tiny-1f0c93ab/critic/2/-1/1", "/life/" + lifeSecret + "/tiny-1f0c93ab/critic/two/3/1/heartbeat",
 	} {
 		f := &fake{}
 		if w := ask(f, "POST", path, ""); w.Code != 400 || len(f.words) != 0 {
@@ -249,8 +252,8 @@ func TestWordOfAnEarlierLifeIs409(t *testing.T) {
 	for _, path := range []string{
 		"/critic/heartbeat?step=9&life=tiny-1f0c93ab/critic/1/3/1",
 		"/critic/report_error?life=tiny-1f0c93ab/critic/1/3/1",
-		"/life/tiny-1f0c93ab/critic/1/3/1/heartbeat?step=9",
-		"/life/tiny-1f0c93ab/critic/1/3/1/report_error",
+		"/life/" + lifeSecret + "/tiny-1f0c93ab/critic/1/3/1/heartbeat?step=9",
+		"/life/" + lifeSecret + "/tiny-1f0c93ab/critic/1/3/1/report_error",
 	} {
 		f := &fake{}
 		w := ask(f, "POST", path, "late")
@@ -339,9 +342,18 @@ func TestOneWorkerIsNamedByItsRank(t *testing.T) {
 }
 
 // handler is the interface as a service has it.
+// lifeSecret is in the paths of lives.
+const lifeSecret = "5ec4e7"
+
 func handler(roles roleapi.Roles, bound string) http.Handler {
-	r := roleapi.NewRouter(bound)
+	r := roleapi.NewRouter()
 	roleapi.Mount(r, roles)
 	roleapi.MountLives(r, roles)
-	return r
+	a := roleapi.Access{Bound: bound, Life: func(_, secret, rest string) (string, roleapi.Worth) {
+		if !roleapi.SameSecret(secret, lifeSecret) {
+			return "", roleapi.WrongSecret
+		}
+		return "/life/" + rest, roleapi.OpensPath
+	}}
+	return a.Handler(r)
 }

@@ -7,11 +7,10 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// NewRouter returns an empty router behind the guard for that bound address. Paths and methods that
+// NewRouter returns an empty router, which Access.Handler puts behind its checks. Paths and methods that
 // nobody routes are answered with problem documents, a wrong method with Allow.
-func NewRouter(bound string) *chi.Mux {
+func NewRouter() *chi.Mux {
 	r := chi.NewRouter()
-	r.Use(Guard(bound))
 	r.NotFound(func(w http.ResponseWriter, req *http.Request) {
 		WriteProblem(w, NewProblem(http.StatusNotFound, "path "+req.URL.Path+" does not exist"))
 	})
@@ -50,7 +49,8 @@ func Mount(r chi.Router, roles Roles) {
 }
 
 // MountLives adds heartbeat and report_error of one worker life, below
-// /life/UID/ROLE/INC/RANK/ATTEMPT: rank and life come from the path. VIGIL_SERVICE_URL points there.
+// /life/UID/ROLE/INC/RANK/ATTEMPT: rank and life come from the path. VIGIL_SERVICE_URL points there, with
+// a secret before UID that Access takes out.
 func MountLives(r chi.Router, roles Roles) {
 	h := handlers{roles}
 	r.Post("/life/{uid}/{role}/{inc}/{rank}/{attempt}/heartbeat", h.heartbeat)

@@ -2,14 +2,15 @@
 
 `update_heartbeat`, `report_error` and `get_service_health` take a role's name, as there. The worker's own
 role is spoken for at its service (VIGIL_SERVICE_URL), any other role and every question go to the
-controller: VIGIL_CONTROLLER_URL, by default http://127.0.0.1:8000. Where the controller wants a token, it
-is read from VIGIL_CONTROLLER_TOKEN. Health() has them as methods, for `self.healthy.update_heartbeat(...)`.
+controller: VIGIL_CONTROLLER_URL, by default http://127.0.0.1:8000. vigil sets both, with a secret that lets a
+worker of any user in; an address without one may want a token, which is read from VIGIL_CONTROLLER_TOKEN. Health() has them as methods, for `self.healthy.update_heartbeat(...)`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -82,6 +83,11 @@ def _ask(method: str, url: str, body: Optional[str] = None) -> Any:
             said = json.loads(said)["detail"]
         except (ValueError, KeyError, TypeError):
             pass
-        raise Unavailable("%s %s: %d: %s" % (method, url, error.code, said)) from None
+        raise Unavailable("%s %s: %d: %s" % (method, _shown(url), error.code, said)) from None
     except (OSError, ValueError) as error:
-        raise Unavailable("%s %s: %s" % (method, url, error)) from None
+        raise Unavailable("%s %s: %s" % (method, _shown(url), error)) from None
+
+
+def _shown(url: str) -> str:
+    """The URL as it may stand in a log: without the secret in its path."""
+    return re.sub(r"/life/[0-9a-f]{32}(?=/|$)", "/life/...", url)
