@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type program struct {
 	environ        []string
 	stdout, stderr io.Writer
 	exit           int // of a job that ended
+	inherited      proc.Inherited
 }
 
 // Main runs the program with its arguments, the program's own name first, and returns the exit
@@ -49,7 +51,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		return status
 	}
 	debug.SetTraceback("crash") // a crash is a death by a signal: Go's usual exit status for it, 2, is that of a refusal
-	p := &program{environ: environ, stdout: stdout, stderr: stderr}
+	p := &program{environ: environ, stdout: stdout, stderr: stderr, inherited: proc.SealInherited()}
 	root := p.root(filepath.Base(args[0]))
 	root.SetArgs(args[1:])
 	root.SetOut(stdout)
@@ -116,7 +118,7 @@ Exit status: 0 done; 1 a budget is spent, a fatal error, or a failure without --
 			if err := p.load(cmd.Flags(), o); err != nil {
 				return err
 			}
-			return p.run(cmd.Context(), o)
+			return p.run(cmd, o)
 		},
 	}
 	flagError := func(_ *cobra.Command, err error) error { return usage(err) }
@@ -176,11 +178,11 @@ func (p *program) apply(fs *pflag.FlagSet, o *controller.Options) error {
 }
 
 // run runs a job to its end. The first signal stops it in order, the second kills everything.
-func (p *program) run(ctx context.Context, o *controller.Options) error {
-	if ctx == nil {
-		ctx = context.Background()
+func (p *program) run(cmd *cobra.Command, o *controller.Options) error {
+	if err := p.closeInherited(cmd.Flags(), o.Job); err != nil {
+		return usage(err)
 	}
-	ctx, kill := context.WithCancelCause(ctx)
+	ctx, kill := context.WithCancelCause(cmp.Or(cmd.Context(), context.Background()))
 	defer kill(nil)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, stopSignals()...)

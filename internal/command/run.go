@@ -62,7 +62,7 @@ interface is on a free loopback port.`,
 			if err := p.loadOneRole(cmd.Flags(), r, args); err != nil {
 				return err
 			}
-			return p.run(cmd.Context(), &r.Options)
+			return p.run(cmd, &r.Options)
 		},
 	}
 	fs := cmd.Flags()

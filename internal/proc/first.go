@@ -33,6 +33,7 @@ func UnderFirst(stderr io.Writer) (status int, was bool) {
 		fmt.Fprintln(stderr, "run below the first process of the container:", err)
 		return 0, false
 	}
+	SealInherited().Close(func(int) bool { return false }) // the child has them
 	go func() {
 		for s := range got {
 			_ = unix.Kill(child, s.(syscall.Signal))

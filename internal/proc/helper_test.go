@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 		helpLease()
 	case "shm":
 		helpShm()
+	case "inherited":
+		helpInherited()
 	}
 }
 

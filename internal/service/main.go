@@ -53,6 +53,7 @@ func Main(args []string, stderr io.Writer) int {
 	if status, was := proc.UnderFirst(stderr); was {
 		return status
 	}
+	proc.SealInherited()        // what the controller hands over is held here, by no worker
 	debug.SetTraceback("crash") // a crash is a death by a signal, and no exit with 2
 	cmd := Command()
 	cmd.SetArgs(args)
