@@ -51,6 +51,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"trespass":     trespass,    // UID CONTROLLER [SERVICE|@FILE...]: that user tries every endpoint at these URLs, and gets metrics and probes only
 	"untold":       untold,      // FILE FOLDER: the secrets of the URLs in FILE, an environment, stand in no log, answer, file of FOLDER or command line
 	"junk":         junk,        // random bytes on the controller's port and on every socket of the runtime directory
+	"tools":        tools,       // DIR nvidia-smi|rocm-smi|npu-smi: a stand-in with eight devices, used by whom DIR/users says
 }
 
 type stageKey struct{}

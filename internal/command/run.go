@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,7 +15,6 @@ import (
 
 	"vigil/internal/accelerate"
 	"vigil/internal/controller"
-	"vigil/internal/devices"
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/settings"
@@ -37,6 +35,7 @@ type oneRole struct {
 	logDir      string
 	preload     []string
 	wandb       string
+	perWorker   int // devices of each worker; -1: by what there is
 }
 
 // runCommand is the job of one role without a file, for people who come from torchrun.
@@ -80,6 +79,7 @@ interface is on a free loopback port.`,
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
 	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
+	fs.IntVar(&r.perWorker, "gpus-per-worker", -1, "devices that each worker reserves, locked for this run; 0: none, and what is visible stays so (default: one each where there are several workers)")
 	fs.StringVar(&r.logDir, "log-dir", "", "folder of the run's state and logs; the same as --state-dir")
 	addSettledFlags(fs)
 	controller.AddFlags(fs, &r.Options)
@@ -118,6 +118,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	if err != nil {
 		return usage(err)
 	}
+	r.takeGPUs(launch.Environ)
 	workers, err := countWorkers(r)
 	if err != nil {
 		return usage(err)
@@ -134,7 +135,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	if launch.Alone && workers == 1 {
 		main.Distributed = job.None
 	}
-	return nil
+	return usage(p.settleDevices(r, main))
 }
 
 // settle gives the controller's flags what torchrun's flags and the one-role job mean, and refuses what
@@ -213,8 +214,8 @@ func (r *oneRole) command(args []string) []string {
 // countWorkers reads torchrun's ways of saying how many.
 func countWorkers(r *oneRole) (int, error) {
 	gpus := func() (int, error) {
-		inv, err := devices.Find(context.Background(), devices.Options{GPUs: r.GPUs, Fake: r.FakeGPUs, Environ: r.Environ})
-		return len(inv.Devices), err
+		inv, err := r.inventory()
+		return inv.Want, err
 	}
 	switch r.workers {
 	case "cpu":

@@ -32,7 +32,7 @@ func (c *Controller) followFooting() func(context.Context) error {
 }
 
 // regain makes again what has been removed from the runtime directory: the directory, the controller's
-// socket, the leases of ports, the locks of devices. Sessions with services are not touched, and services
+// socket, the leases of ports. Sessions with services are not touched, and services
 // make their own files again. Where that cannot be done the job is stopped, with that as its one reason:
 // every repair would fail of it.
 func (c *Controller) regain() error {
@@ -74,9 +74,6 @@ func (c *Controller) regainLocked() error {
 			return fmt.Errorf("the folder of port leases was removed while the job ran, and cannot be made again: %w", err)
 		}
 		c.log.Warn("a port of this job is another's as well", "error", err)
-	}
-	if err := g.claim.Restore(); err != nil {
-		c.log.Warn("a device of this job is another's as well", "error", err)
 	}
 	return nil
 }

@@ -49,13 +49,15 @@ type ground struct {
 	runtime   proc.Dir
 	keeper    *proc.Keeper
 	claim     *devices.Claim
-	locks     []*os.File   // of the devices; services inherit them
-	close     func() error // of the journal
-	ports     *proc.Ports
-	nodes     []placement.Node
-	http      net.Listener
-	metrics   net.Listener // of --metrics-listen; may be nil
-	socket    net.Listener // for services
+	// deviceVariable shows workers their devices; those that reserve none have it as shown says, nil: as it is.
+	deviceVariable string
+	shown          *string
+	close          func() error // of the journal
+	ports          *proc.Ports
+	nodes          []placement.Node
+	http           net.Listener
+	metrics        net.Listener // of --metrics-listen; may be nil
+	socket         net.Listener // for services
 }
 
 // openGround opens everything or nothing; what it has opened is on the stack of endings.
@@ -306,21 +308,11 @@ func (g *ground) claimMachine(ctx context.Context, o *Options, log *slog.Logger,
 	if g.resumed { // who lives keeps what it has, also where the job needs less now
 		need = max(need, len(g.kept.Devices))
 	}
-	inv, err := devices.Find(ctx, devices.Options{GPUs: o.GPUs, Need: need, Fake: o.FakeGPUs, Environ: o.Environ})
-	if err != nil {
+	if err := g.claimDevices(ctx, o, need, log); err != nil {
 		return err
 	}
-	if g.resumed && len(g.kept.Devices) > 0 {
-		inv.Devices = keptFirst(inv.Devices, g.kept.Devices)
-	}
-	claim, err := devices.Take(ctx, inv, devices.ClaimOptions{Dir: filepath.Join(g.runtime.Path(), "devices"), Job: g.uid, Wait: o.WaitGPUs, Ours: g.ours,
-		Say: func(err error) { log.Info("waiting for devices", "why", err) }})
-	if err != nil {
-		return g.notNow(err)
-	}
-	end.add("devices", func(context.Context) error { return claim.Close() })
-	g.claim, g.kept.Devices, g.locks = claim, claim.IDs(), claim.Files()
-	g.nodes, err = nodesOf(g.host, o.FakeNodes, claim.IDs())
+	end.add("devices", func(context.Context) error { return g.claim.Close() })
+	g.nodes, err = nodesOf(g.host, o.FakeNodes, g.claim.IDs())
 	return err
 }
 

@@ -71,13 +71,18 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 	w.launching[id] = known
 	delete(w.told, id)
 	w.mu.Unlock()
-	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Files: w.ground.locks, Env: map[string]string{
+	env := map[string]string{
 		"VIGIL_OPT_CONTROLLER": rpc.Target(w.ground.socket), "VIGIL_OPT_TOKEN": w.ground.secret,
 		"VIGIL_OPT_JOB_UID": w.uid, "VIGIL_OPT_JOB_NAME": w.opts.Job.Name, "VIGIL_OPT_ROLE": string(id.Role), "VIGIL_OPT_INDEX": strconv.Itoa(id.Index),
 		"VIGIL_OPT_NODE": s.node, "VIGIL_OPT_INCARNATION": strconv.Itoa(incarnation), "VIGIL_OPT_EPOCH": strconv.FormatUint(w.ground.epoch, 10),
 		"VIGIL_OPT_RUNTIME_DIR": w.ground.runtime.Path(), "VIGIL_OPT_LOG_DIR": w.ground.logs, "VIGIL_OPT_ROLE_CONFIG": config, "VIGIL_OPT_INCIDENT_DIR": w.ground.incidents,
 		"VIGIL_OPT_CONTROLLER_GRACE": w.opts.ControllerGrace.String(), "VIGIL_OPT_LOG_FORMAT": w.opts.LogFormat, "VIGIL_OPT_LOG_LEVEL": w.opts.LogLevel,
-	}})
+		"VIGIL_OPT_DEVICE_VARIABLE": w.ground.deviceVariable,
+	}
+	if w.ground.shown != nil {
+		env[w.ground.deviceVariable] = *w.ground.shown
+	}
+	service, err := w.launcher.Start(ctx, local.Spec{Role: id.Role, Index: id.Index, Incarnation: incarnation, Files: w.ground.claim.Files(), Env: env})
 	m := &member{id: id, service: service}
 	w.mu.Lock()
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"vigil/internal/devices"
 	"vigil/internal/job"
 	"vigil/internal/settings"
 	"vigil/internal/wire/httpapi"
@@ -56,6 +57,8 @@ type Options struct {
 	FakeGPUs           int
 	FakeNodes          int
 	WaitGPUs           time.Duration
+	Inventory          *devices.Inventory // what is there, where that is known already; nil: it is looked for
+	ShowDevices        bool               // workers that reserve no devices are shown all of the inventory
 
 	ForwardSignal []string // signals that are handed on to the workers, such as USR1
 
@@ -95,10 +98,10 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, end what lives of it, and set a journal aside that cannot be read")
 	fs.BoolVar(&o.ApplyOnRestart, "apply-on-restart", false, "take over a run although its job file has changed: what cannot be applied to living workers is so from the role's next restart on")
 	fs.StringVar(&o.RuntimeDir, "runtime-dir", "", "folder of sockets and locks (default: /run/vigil for root, else /tmp/vigil-UID)")
-	fs.StringVar(&o.GPUs, "gpus", "", "devices that the job may use: 4,5 (these) or N (any so many); default: as many as its roles reserve")
+	fs.StringVar(&o.GPUs, "gpus", "", "devices that the job may use: 4,5 (these) or N (any N that are free); default: as many as its roles reserve")
 	fs.IntVar(&o.FakeGPUs, "fake-gpus", 0, "pretend that there are so many devices")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "pretend that this machine is so many nodes, to try placement strategies")
-	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait for devices that others use")
+	fs.DurationVar(&o.WaitGPUs, "wait-for-gpus", 0, "how long to wait in the queue for devices that others have, of any user of the machine; 0: exit 2 and name them")
 	fs.StringSliceVar(&o.Tee, "tee", nil, "show what these workers print, each line after role and rank: all, ROLE or ROLE:RANK; may be given more than once")
 	fs.StringSliceVar(&o.ForwardSignal, "forward-signal", nil, "hand these signals on to all workers, as for a scheduler's warning: USR1, USR2, XCPU, PWR, CONT")
 	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
@@ -147,7 +150,6 @@ func (o *Options) Check() error {
 	say(o.ControllerGrace < 0, "--controller-grace %s: want 0 or more", o.ControllerGrace)
 	say(o.FakeGPUs < 0, "--fake-gpus %d: want 0 or more", o.FakeGPUs)
 	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)
-	say(o.FakeGPUs > 0 && o.GPUs != "", "--fake-gpus and --gpus: want one of them")
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")

@@ -1,188 +1,214 @@
 package devices
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ClaimOptions say for whom devices are claimed.
-type ClaimOptions struct {
-	Dir  string             // of the lock files: RUNTIME/devices; made if it is missing
-	Job  string             // uid of the job
-	Ours func(pid int) bool // whether a process that uses a device is the job's own; nil: none is
-	Wait time.Duration      // how long to wait for devices that others use (--wait-for-gpus)
-	Say  func(err error)    // told once why it waits; may be nil
-}
-
 // Claim is the devices that a job holds. They stay its own until Close, or the end of every process
 // that has the Files.
 type Claim struct {
 	Devices []Device
-	files   []*os.File
-	options ClaimOptions
+
+	mu    sync.Mutex
+	seats []seat
+	ended bool
+	end   chan struct{}
+	idle  sync.WaitGroup
 }
 
-// IDs returns the devices as CUDA_VISIBLE_DEVICES names them.
+// seat is what a claim has of one device.
+type seat struct {
+	key  string
+	lock *os.File // nil while a process of an earlier controller of the job has it
+	hold *os.File
+}
+
+// IDs returns the devices as the variable of their kind names them.
 func (c *Claim) IDs() []string { return ids(c.Devices) }
 
-// Files returns the locks. A program that inherits them keeps the devices locked after its parent
+// Files returns the locks as they are now. A program that inherits them keeps the devices locked after its parent
 // has died, which closes the gap between two lives of a controller.
-func (c *Claim) Files() []*os.File { return slices.Clone(c.files) }
+func (c *Claim) Files() []*os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.files()
+}
 
-// Close gives the devices back.
+func (c *Claim) files() []*os.File {
+	var out []*os.File
+	for _, s := range c.seats {
+		if s.lock != nil {
+			out = append(out, s.lock)
+		}
+		out = append(out, s.hold)
+	}
+	return out
+}
+
+// Close gives the devices back. A second Close does nothing.
 func (c *Claim) Close() error {
+	c.mu.Lock()
+	if !c.ended && c.end != nil {
+		close(c.end)
+	}
+	c.ended = true
+	c.mu.Unlock()
+	c.idle.Wait()
 	var errs []error
-	for _, f := range c.files {
+	for _, f := range c.files() {
 		errs = append(errs, f.Close())
 	}
-	c.files, c.Devices = nil, nil
+	c.seats, c.Devices = nil, nil
 	return errors.Join(errs...)
 }
 
-// Busy says that too few devices are free, and who has the others.
-type Busy struct {
-	Want, Free int
-	Taken      []string // "device 4 is used by pid 4711 (python3)"
+// tendEvery is how often the holders of a device look after what says so.
+const tendEvery = time.Second
+
+// tend answers who asks until Close, has the kernel name this process, and takes over the locks that an earlier
+// controller of the job has left with its services.
+func (c *Claim) tend() {
+	c.end = make(chan struct{})
+	c.idle.Go(func() {
+		tick := time.NewTicker(tendEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				c.tendNow()
+			case <-c.end:
+				return
+			}
+		}
+	})
 }
 
-// Error returns one sentence.
-func (e *Busy) Error() string {
-	return fmt.Sprintf("claim %d devices: %d are free: %s", e.Want, e.Free, strings.Join(e.Taken, ", "))
-}
-
-// again is how often devices that others use are looked at while waiting for them.
-const again = time.Second
-
-// Take claims as many devices of the inventory as it wants, the first that neither another job has
-// locked nor a stranger uses. Where too few are free it waits up to Wait, and then the error is a
-// *Busy that names the holders.
-func Take(ctx context.Context, inv Inventory, o ClaimOptions) (*Claim, error) {
-	if inv.Want == 0 {
-		return &Claim{}, nil
-	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("claim devices: %w", err)
-	}
-	over := time.NewTimer(o.Wait)
-	defer over.Stop()
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for first := true; ; first = false {
-		c, err := takeNow(ctx, inv, o)
-		var busy *Busy
-		if err == nil || !errors.As(err, &busy) || o.Wait <= 0 {
-			return c, err
+func (c *Claim) tendNow() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.seats {
+		if c.seats[i].lock == nil {
+			c.seats[i].lock, _ = announce(lockName + c.seats[i].key) // it is still with a service of ours
 		}
-		if first && o.Say != nil {
-			o.Say(err)
-		}
-		select {
-		case <-tick.C:
-		case <-over.C:
-			return nil, fmt.Errorf("waited %s: %w", o.Wait, err)
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w, while waiting: %w", ctx.Err(), err)
+	}
+	for _, f := range c.files() {
+		fd := int(f.Fd())
+		drain(fd)
+		if who, err := named(fd); err == nil && who.PID != os.Getpid() {
+			_ = unix.Listen(fd, backlog)
 		}
 	}
 }
 
-// takeNow claims all that is wanted or nothing.
-func takeNow(ctx context.Context, inv Inventory, o ClaimOptions) (*Claim, error) {
-	var users []User
-	if slices.ContainsFunc(inv.Devices, func(d Device) bool { return !d.Fake }) {
-		var err error
-		if users, err = Users(ctx); err != nil {
-			return nil, fmt.Errorf("claim devices: %w", err)
-		}
-	}
-	c, busy := &Claim{options: o}, &Busy{Want: inv.Want}
-	for _, d := range inv.Devices {
-		if len(c.Devices) == inv.Want {
-			return c, nil
-		}
-		if who := strangers(d, users, o.Ours); who != "" {
-			busy.Taken = append(busy.Taken, fmt.Sprintf("device %s is used by %s", d.ID, who))
-			continue
-		}
-		f, holder, err := lock(filepath.Join(o.Dir, d.key()), o.Job)
-		switch {
-		case err != nil:
+// seize takes the devices, all or none. Devices of the job itself, in processes that outlived the controller which
+// took them, are its own. conflict says who was faster, and for which device.
+func seize(devices []Device, job string, mine func(Holder) bool) (c *Claim, conflict []Taken, err error) {
+	c = &Claim{Devices: slices.Clone(devices)}
+	defer func() {
+		if err != nil || conflict != nil {
 			_ = c.Close()
-			return nil, fmt.Errorf("claim device %s: %w", d.ID, err)
-		case holder != "":
-			busy.Taken = append(busy.Taken, fmt.Sprintf("device %s is locked by %s", d.ID, holder))
-			continue
-		case f != nil:
-			c.files = append(c.files, f)
 		}
-		c.Devices = append(c.Devices, d)
+	}()
+	h := hold{job: digest(job), since: time.Now(), nonce: nonce(), title: title(job)}
+	for _, d := range devices {
+		s := seat{key: d.key()}
+		h.key = s.key
+		s.lock, err = announce(lockName + s.key)
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = nil // perhaps with a process of the job
+		}
+		if err == nil {
+			s.hold, err = announce(h.name())
+		}
+		if err != nil {
+			if s.lock != nil {
+				_ = s.lock.Close()
+			}
+			return c, nil, fmt.Errorf("claim device %s: %w", d.ID, err)
+		}
+		c.seats = append(c.seats, s)
 	}
-	if len(c.Devices) == inv.Want {
-		return c, nil
+	t, err := look(devices)
+	if err != nil {
+		return c, nil, fmt.Errorf("claim devices: %w", err)
 	}
-	busy.Free = len(c.Devices)
-	_ = c.Close()
-	return nil, busy
-}
-
-// strangers names those who use the device and are not ours.
-func strangers(d Device, users []User, ours func(int) bool) string {
-	var out []string
-	for _, u := range users {
-		if u.UUID == d.UUID && (ours == nil || !ours(u.PID)) {
-			out = append(out, u.String())
+	for i, d := range devices {
+		holders := t.holders[d.key()]
+		others := slices.DeleteFunc(slices.Clone(holders), mine)
+		earlier := len(holders) - len(others) - 1 // of the job, less ourselves
+		if len(others) == 0 && c.seats[i].lock == nil && earlier < 1 {
+			others = append(others, lockedBy(d.key()))
+		}
+		if len(others) > 0 {
+			conflict = append(conflict, Taken{Device: d.ID, Holders: others})
 		}
 	}
-	return strings.Join(out, " and ")
+	if conflict == nil {
+		c.tend()
+	}
+	return c, conflict, nil
 }
 
-// lock takes the lock file and writes into it who has it. If another job has it, holder says who. If
-// this job has it already, in a process that outlived the one which took it, there is no file and no
-// holder.
-func lock(path, job string) (f *os.File, holder string, err error) {
-	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, "", err
+// lockedBy is who has the lock of a device.
+func lockedBy(key string) Holder {
+	who, is, err := ask(lockName + key)
+	if err == nil && is == held {
+		return Holder{Process: who, Since: who.Start}
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		defer f.Close()
-		return nil, readHolder(f, job), nil
-	}
-	if err == nil {
-		err = errors.Join(f.Truncate(0), write(f, fmt.Sprintf("%d %s\n", os.Getpid(), job)))
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, "", fmt.Errorf("lock %s: %w", path, err)
-	}
-	return f, "", nil
+	return Holder{Process: Process{UID: unknown}}
 }
 
-func write(f *os.File, s string) error {
-	_, err := f.WriteAt([]byte(s), 0)
-	return err
+// Taken is a device that cannot be had now.
+type Taken struct {
+	Device  string
+	Holders []Holder // that have locked it
+	Users   []User   // that use it, and are not the job's
+	Ill     string   // what the tool says of its health
 }
 
-// readHolder returns who wrote the lock file, and nothing when it is the job itself.
-func readHolder(f *os.File, job string) string {
-	b := make([]byte, 256)
-	n, _ := f.ReadAt(b, 0)
-	var pid int
-	var owner string
-	if _, err := fmt.Sscanf(string(b[:n]), "%d %s", &pid, &owner); err != nil {
-		return "another job that is just starting"
+// String says who has the device.
+func (t Taken) String() string { return "device " + t.Device + " is " + t.why() }
+
+// why it cannot be had.
+func (t Taken) why() string {
+	var who []string
+	for _, h := range t.Holders {
+		who = append(who, "locked by "+h.String())
 	}
-	if owner == job {
-		return ""
+	for _, u := range t.Users {
+		who = append(who, "used by "+u.Describe())
 	}
-	return fmt.Sprintf("job %s (pid %d)", owner, pid)
+	if t.Ill != "" {
+		who = append(who, "ill: "+t.Ill)
+	}
+	return strings.Join(who, " and ")
+}
+
+// sentences says who has devices, those together that one has.
+func sentences(all []Taken) []string {
+	var whys []string
+	names := map[string][]string{}
+	for _, t := range all {
+		why := t.why()
+		if names[why] == nil {
+			whys = append(whys, why)
+		}
+		names[why] = append(names[why], t.Device)
+	}
+	for i, why := range whys {
+		if n := names[why]; len(n) > 1 {
+			whys[i] = "devices " + strings.Join(n, ",") + " are " + why
+		} else {
+			whys[i] = "device " + n[0] + " is " + why
+		}
+	}
+	return whys
 }

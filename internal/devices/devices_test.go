@@ -1,12 +1,10 @@
 package devices_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,7 +74,7 @@ func TestTheInventoryIsWhatIsThereAndWished(t *testing.T) {
 		"no choice beyond an inherited one":             {o: devices.Options{GPUs: "1,", Environ: []string{"CUDA_VISIBLE_DEVICES=3,0"}}, err: "find GPUs 1,: there is no device 1, there are 2 (3,0)"},
 		"an inherited one that is empty":                {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES="}}, want: " 0"},
 		"an inherited one ends at a negative number":    {o: devices.Options{Need: 9, Environ: []string{"CUDA_VISIBLE_DEVICES=2,-1,0"}}, want: "2 1"},
-		"an inherited one that names what is not there": {o: devices.Options{Environ: []string{"CUDA_VISIBLE_DEVICES=7"}}, err: "take CUDA_VISIBLE_DEVICES=7 as the inventory: there is no device 7, there are 4 (0,1,2,3)"},
+		"an inherited one that names what is not there": {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES=7"}}, err: "take CUDA_VISIBLE_DEVICES=7 as the inventory: there is no device 7, there are 4 (0,1,2,3)"},
 		"an inherited part of a device":                 {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES=MIG-1"}}, want: "MIG-1 1"},
 		"fake ones, whatever is there":                  {o: devices.Options{Fake: 2, Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES=3"}}, want: "0,1 1"},
 		"a choice of fake ones":                         {o: devices.Options{Fake: 8, GPUs: "4,5"}, want: "4,5 2"},
@@ -98,7 +96,7 @@ func TestTheInventoryIsWhatIsThereAndWished(t *testing.T) {
 
 func TestADeviceIsDescribed(t *testing.T) {
 	machine(t, "")
-	inv, err := devices.Find(t.Context(), devices.Options{})
+	inv, err := devices.All(t.Context(), devices.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +125,11 @@ func TestAMachineWithoutNvidiaSMIHasNoDevices(t *testing.T) {
 
 func TestANvidiaSMIThatFailsIsAnErrorThatSaysSo(t *testing.T) {
 	smi(t, t.TempDir(), "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-	if _, err := devices.Find(t.Context(), devices.Options{}); err == nil || !strings.Contains(err.Error(), "exit status 18: Failed to initialize NVML: Driver/library version mismatch") {
+	if _, err := devices.All(t.Context(), devices.Options{}); err == nil || !strings.Contains(err.Error(), "exit status 18: Failed to initialize NVML: Driver/library version mismatch") {
 		t.Errorf("got %v", err)
 	}
 	smi(t, t.TempDir(), "echo 'No devices were found'; exit 6")
-	if inv, err := devices.Find(t.Context(), devices.Options{}); err != nil || len(inv.Devices) != 0 {
+	if inv, err := devices.All(t.Context(), devices.Options{}); err != nil || len(inv.Devices) != 0 {
 		t.Errorf("no devices: got %v, %v", inv, err)
 	}
 }
@@ -140,7 +138,7 @@ func TestANvidiaSMIThatHangsIsNotWaitedForForever(t *testing.T) {
 	smi(t, t.TempDir(), "exec sleep 600")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := devices.Find(ctx, devices.Options{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := devices.All(ctx, devices.Options{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -164,162 +162,4 @@ func find(t *testing.T, o devices.Options) devices.Inventory {
 		t.Fatal(err)
 	}
 	return inv
-}
-
-func take(t *testing.T, inv devices.Inventory, o devices.ClaimOptions) *devices.Claim {
-	t.Helper()
-	c, err := devices.Take(t.Context(), inv, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// shows: R60
-func TestTwoJobsNeverShareADevice(t *testing.T) {
-	machine(t, "")
-	dir := filepath.Join(t.TempDir(), "devices")
-	first := take(t, find(t, devices.Options{GPUs: "2"}), devices.ClaimOptions{Dir: dir, Job: "a-00000001"})
-	second := take(t, find(t, devices.Options{Need: 2}), devices.ClaimOptions{Dir: dir, Job: "b-00000002"})
-	if got := strings.Join(first.IDs(), ",") + " " + strings.Join(second.IDs(), ","); got != "0,1 2,3" {
-		t.Errorf("they have %s", got)
-	}
-	// The same device under its other name.
-	_, err := devices.Take(t.Context(), find(t, devices.Options{GPUs: "GPU-bb22"}), devices.ClaimOptions{Dir: dir, Job: "c-00000003"})
-	want := fmt.Sprintf("claim 1 devices: 0 are free: device GPU-bb22 is locked by job b-00000002 (pid %d)", os.Getpid())
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
-	take(t, find(t, devices.Options{GPUs: "GPU-bb22"}), devices.ClaimOptions{Dir: dir, Job: "c-00000003"})
-}
-
-func TestAClaimThatFailsHoldsNothing(t *testing.T) {
-	machine(t, "")
-	dir := t.TempDir()
-	take(t, find(t, devices.Options{GPUs: "3,"}), devices.ClaimOptions{Dir: dir, Job: "a-00000001"})
-	if _, err := devices.Take(t.Context(), find(t, devices.Options{GPUs: "4"}), devices.ClaimOptions{Dir: dir, Job: "b-00000002"}); err == nil {
-		t.Fatal("four of three were claimed")
-	}
-	take(t, find(t, devices.Options{GPUs: "0,1,2"}), devices.ClaimOptions{Dir: dir, Job: "c-00000003"})
-}
-
-func TestStrangersAreNamedAndRefused(t *testing.T) {
-	machine(t, "999999999, GPU-aa00\n")
-	inv := find(t, devices.Options{GPUs: "0,1"})
-	_, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Dir: t.TempDir(), Job: "a-00000001"})
-	var busy *devices.Busy
-	if !errors.As(err, &busy) || busy.Error() != "claim 2 devices: 1 are free: device 0 is used by pid 999999999" {
-		t.Errorf("got %v", err)
-	}
-	ours := func(pid int) bool { return pid == 999999999 }
-	take(t, inv, devices.ClaimOptions{Dir: t.TempDir(), Job: "a-00000001", Ours: ours})
-	c := take(t, find(t, devices.Options{GPUs: "2"}), devices.ClaimOptions{Dir: t.TempDir(), Job: "a-00000001"})
-	if got := strings.Join(c.IDs(), ","); got != "1,2" {
-		t.Errorf("any two are %s, want those that nobody uses", got)
-	}
-}
-
-func TestDevicesThatStrangersUseAreWaitedFor(t *testing.T) {
-	slow(t)
-	setUsers := machine(t, "999999999, GPU-aa00\n")
-	inv := find(t, devices.Options{GPUs: "0,"})
-	said := 0
-	c := take(t, inv, devices.ClaimOptions{Dir: t.TempDir(), Job: "a-00000001", Wait: time.Minute,
-		Say: func(error) { said++; setUsers("") }})
-	if said != 1 || len(c.Devices) != 1 {
-		t.Errorf("said %d times, has %v", said, c.IDs())
-	}
-	setUsers("999999999, GPU-aa00\n")
-	_, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Dir: t.TempDir(), Job: "a-00000001", Wait: time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "waited 1ms: claim 1 devices") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestMain holds a claim in a process of its own when a test asks for it.
-func TestMain(m *testing.M) {
-	if dir := os.Getenv("HOLD_DEVICES_IN"); dir != "" {
-		inv, _ := devices.Find(context.Background(), devices.Options{Fake: 1, Need: 1})
-		c, err := devices.Take(context.Background(), inv, devices.ClaimOptions{Dir: dir, Job: "other-00000001"})
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		child := exec.Command("sleep", "600")
-		if os.Getenv("HOLD_BY") == "child" {
-			child.ExtraFiles = c.Files()
-		}
-		if err := child.Start(); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		fmt.Println(child.Process.Pid)
-		_, _ = bufio.NewReader(os.Stdin).ReadByte()
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// hold starts the process, returns its child and a function that kills it and waits.
-func hold(t *testing.T, dir, by string) (child *os.Process, end func()) {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "HOLD_DEVICES_IN="+dir, "HOLD_BY="+by)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	var pid int
-	if _, scan := fmt.Sscan(line, &pid); err != nil || scan != nil {
-		t.Fatalf("the holder said %q, %v", line, err)
-	}
-	child, _ = os.FindProcess(pid)
-	t.Cleanup(func() { _ = child.Kill(); _ = stdin.Close() })
-	return child, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
-}
-
-func TestALockEndsWithTheProcessThatHoldsIt(t *testing.T) {
-	dir := t.TempDir()
-	_, end := hold(t, dir, "self")
-	inv := find(t, devices.Options{Fake: 1, Need: 1})
-	_, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Dir: dir, Job: "a-00000001"})
-	if err == nil || !strings.Contains(err.Error(), "locked by job other-00000001 (pid ") {
-		t.Errorf("got %v", err)
-	}
-	end()
-	take(t, inv, devices.ClaimOptions{Dir: dir, Job: "a-00000001"})
-}
-
-func TestALockThatAChildInheritedOutlivesItsParentAndIsKnownToItsJob(t *testing.T) {
-	dir := t.TempDir()
-	_, end := hold(t, dir, "child")
-	end()
-	inv := find(t, devices.Options{Fake: 1, Need: 1})
-	if _, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Dir: dir, Job: "a-00000001"}); err == nil {
-		t.Error("another job took it")
-	}
-	c := take(t, inv, devices.ClaimOptions{Dir: dir, Job: "other-00000001"})
-	if len(c.Devices) != 1 {
-		t.Errorf("its own job has %v", c.IDs())
-	}
-}
-
-// slow skips a test that takes real time where only the quick ones are wanted (go test -short).
-func slow(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("it takes real time: not with -short")
-	}
 }

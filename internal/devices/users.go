@@ -2,11 +2,13 @@ package devices
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // User is one process that has a device open.
@@ -24,18 +26,48 @@ func (u User) String() string {
 	return fmt.Sprintf("pid %d (%s)", u.PID, u.Command)
 }
 
-// Users returns every process that computes on a device of this machine, as nvidia-smi sees it.
-// Without nvidia-smi there are none.
-func Users(ctx context.Context) ([]User, error) {
-	rows, err := ask(ctx, "--query-compute-apps=pid,gpu_uuid", 2)
-	if err != nil {
-		return nil, fmt.Errorf("list users of GPUs: %w", err)
-	}
-	var out []User
-	for _, r := range rows {
-		if pid, err := strconv.Atoi(r[0]); err == nil {
-			out = append(out, User{PID: pid, Command: command(pid), UUID: r[1]})
+// Describe adds whose it is and since when it runs: "pid 4711 (python3, alice, uid 1001, since 2026-12-01 14:03:05)".
+func (u User) Describe() string {
+	p := Process{PID: u.PID, UID: unknown}
+	if st, err := os.Stat(fmt.Sprintf("/proc/%d", u.PID)); err == nil {
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			p.UID = int(sys.Uid)
 		}
+	}
+	var since time.Time
+	if ms, ok := startOf(u.PID); ok {
+		since = time.Now().Add(time.Duration(ms-sinceBoot()) * time.Millisecond)
+	}
+	if u.Command != "" {
+		return p.describe(since, u.Command)
+	}
+	return p.describe(since)
+}
+
+// Users returns every process that computes on a device of this machine, as the vendors' tools see it. Without a tool
+// there are none. It is an error if no tool can say.
+func Users(ctx context.Context) ([]User, error) {
+	var out []User
+	var errs []error
+	answered := false
+	for _, t := range tools {
+		path := findTool(t.name())
+		if path == "" {
+			continue
+		}
+		used, err := t.users(ctx, askerOf(path))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		answered = true
+		for _, u := range used {
+			u.Command = command(u.PID)
+			out = append(out, u)
+		}
+	}
+	if !answered && len(errs) > 0 {
+		return nil, fmt.Errorf("list users of devices: %w", errors.Join(errs...))
 	}
 	return out, nil
 }
@@ -55,5 +87,5 @@ func command(pid int) string {
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(b))
+	return printable(strings.TrimSpace(string(b)), 40)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"vigil/api"
+	"vigil/internal/devices"
 	"vigil/internal/job"
 	"vigil/internal/role"
 	"vigil/internal/wire/notify"
@@ -33,6 +34,7 @@ type setting struct {
 	ErrorFile    string
 	TraceDir     string // for NCCL's flight recorder; empty: none
 	HookFolder   string // of the optimizer hook; empty without one
+	Devices      string // the variable that shows a worker its devices
 }
 
 // torchNames are the variables that torchrun sets for its workers
@@ -129,8 +131,8 @@ func ours(env map[string]string, s setting) {
 		unlessSet(env, "WANDB_RUN_ID", s.Life.Job+"-"+string(s.Life.Role))
 		unlessSet(env, "WANDB_RESUME", "allow")
 	}
-	if devices := visible(s); len(devices) > 0 {
-		env["CUDA_VISIBLE_DEVICES"] = strings.Join(devices, ",")
+	if seen := visible(s); len(seen) > 0 {
+		env[cmp.Or(s.Devices, devices.CUDA)] = strings.Join(seen, ",")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"vigil/internal/devices"
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
@@ -31,6 +32,7 @@ type Options struct {
 	Epoch           uint64        // of the controller
 	RuntimeDir      string        // for sockets; empty: the machine's default
 	LogDir          string        // workers' logs go to LOGDIR/ROLE/INC/RANK.ATTEMPT/
+	DeviceVariable  string        // by which workers are shown their devices; empty: CUDA_VISIBLE_DEVICES
 	KernelLog       string        // where device errors are looked for; empty: /dev/kmsg
 	IncidentDir     string        // evidence goes to INCIDENTDIR/ID/; empty: none is kept
 	ControllerGrace time.Duration // how long it goes on without a controller
@@ -60,6 +62,7 @@ func addFlags(fs *pflag.FlagSet, v *flagValues) {
 	fs.Uint64Var(&v.Epoch, "epoch", 0, "epoch of the controller")
 	fs.StringVar(&v.RuntimeDir, "runtime-dir", "", "directory for sockets (default: /run/vigil, or /tmp/vigil-UID)")
 	fs.StringVar(&v.LogDir, "log-dir", "", "directory for the workers' logs")
+	fs.StringVar(&v.DeviceVariable, "device-variable", devices.CUDA, "environment variable by which workers are shown their devices")
 	fs.StringVar(&v.KernelLog, "kernel-log", "", "file of the kernel's log, in which device errors are looked for (default: /dev/kmsg)")
 	fs.StringVar(&v.IncidentDir, "incident-dir", "", "directory for evidence of workers before they are ended after a failure")
 	fs.StringVar(&v.roleConfig, "role-config", "", "file with the role as the controller resolved it, JSON")

@@ -208,7 +208,7 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	w.notify = r
 	return w, setting{
 		Base: os.Environ(), JobName: s.opts.JobName, Life: w.life, Role: &s.opts.Role, Run: order, Worker: o,
-		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError, HookFolder: s.hookFolder,
+		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError, HookFolder: s.hookFolder, Devices: s.opts.DeviceVariable,
 		ServiceURL: s.urlOf(w.life),
 	}, nil
 }

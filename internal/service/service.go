@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vigil/internal/devices"
 	"vigil/internal/proc"
 	"vigil/internal/warm"
 	"vigil/internal/wire/rpc"
@@ -109,6 +110,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s.followTree(closed)
 	s.followStarved(closed)
 	s.followKernel(closed)
+	s.running.Go(func() { devices.Tend(closed) })
 	s.followWarnings(closed)
 	s.atEnd(func() { close(closed) })
 	socket, err := s.openSocket(dir)

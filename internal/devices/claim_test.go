@@ -1,0 +1,576 @@
+package devices_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vigil/internal/devices"
+)
+
+// patience bounds every wait of these tests.
+const patience = time.Minute
+
+// stranger is the uid of another user.
+const stranger = 65534
+
+// until waits until something holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	limit := time.After(patience)
+	for !holds() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-limit:
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+func take(t *testing.T, inv devices.Inventory, o devices.ClaimOptions) *devices.Claim {
+	t.Helper()
+	c, err := devices.Take(t.Context(), inv, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// pretend returns n devices that only this test knows, so that no other run of it on this machine meets them.
+func pretend(t *testing.T, n, want int) devices.Inventory {
+	t.Helper()
+	return find(t, devices.Options{Fake: n, Need: want, Space: t.TempDir()})
+}
+
+// refused asks for devices that cannot be had and returns why.
+func refused(t *testing.T, inv devices.Inventory, job string) *devices.Busy {
+	t.Helper()
+	c, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Job: job})
+	busy := new(devices.Busy)
+	if !errors.As(err, &busy) {
+		if err == nil {
+			err = fmt.Errorf("%s has %v", job, c.IDs())
+			_ = c.Close()
+		}
+		t.Fatalf("want a refusal: %v", err)
+	}
+	return busy
+}
+
+func want(t *testing.T, inv devices.Inventory, n int) devices.Inventory {
+	t.Helper()
+	inv, err := inv.Wish("", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+// shows: R60
+func TestTwoJobsNeverShareADevice(t *testing.T) {
+	all := pretend(t, 4, 2)
+	first := take(t, all, devices.ClaimOptions{Job: "a-00000001"})
+	second := take(t, all, devices.ClaimOptions{Job: "b-00000002"})
+	if got := strings.Join(first.IDs(), ",") + " " + strings.Join(second.IDs(), ","); got != "0,1 2,3" {
+		t.Errorf("they have %s", got)
+	}
+	busy := refused(t, want(t, all, 1), "c-00000003")
+	if h := busy.Taken[2].Holders[0]; h.Job != "b-00000002" || h.PID != os.Getpid() || h.UID != os.Geteuid() || time.Since(h.Since) > patience {
+		t.Errorf("the third device is said to be held by %v", h)
+	}
+	if text := busy.Error(); !strings.Contains(text, fmt.Sprintf("devices 2,3 are locked by job b-00000002, pid %d (", os.Getpid())) || !strings.Contains(text, ", since 20") {
+		t.Errorf("it says %s", text)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	take(t, all, devices.ClaimOptions{Job: "c-00000003"})
+}
+
+func TestADeviceHasOneLockUnderAllItsNames(t *testing.T) {
+	bus := own(t, "")
+	take(t, find(t, devices.Options{GPUs: "2,"}), devices.ClaimOptions{Job: "a-00000001"})
+	refused(t, find(t, devices.Options{GPUs: bus[2]}), "b-00000002")
+	take(t, find(t, devices.Options{GPUs: bus[3]}), devices.ClaimOptions{Job: "b-00000002"})
+}
+
+// own puts a stand-in nvidia-smi into PATH with eight devices that only this test knows, and returns their UUIDs. users
+// are lines "PID, UUID".
+func own(t *testing.T, users string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	var uuids []string
+	list := ""
+	for i := range 8 {
+		uuids = append(uuids, fmt.Sprintf("GPU-%d-%d-%s", i, os.Getpid(), filepath.Base(filepath.Dir(dir))))
+		list += fmt.Sprintf("%d, %s, Stand-In, 80000 MiB\n", i, uuids[i])
+	}
+	for name, text := range map[string]string{"list": list, "users": users} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	smi(t, dir, fmt.Sprintf(`case "$1" in --query-gpu=*) cat %[1]s/list;; *) cat %[1]s/users;; esac`, dir))
+	return uuids
+}
+
+func TestAClaimThatFailsHoldsNothing(t *testing.T) {
+	all := pretend(t, 4, 4)
+	c := take(t, want(t, all, 1), devices.ClaimOptions{Job: "a-00000001"})
+	refused(t, all, "b-00000002")
+	take(t, want(t, all, 3), devices.ClaimOptions{Job: "c-00000003"})
+	_ = c.Close()
+}
+
+func TestForeignProcessesAreNamedAndRefused(t *testing.T) {
+	uuids := own(t, "")
+	users := fmt.Sprintf("%d, %s\n999999999, %s\n", os.Getpid(), uuids[0], uuids[1])
+	if err := os.WriteFile(filepath.Join(strings.SplitN(os.Getenv("PATH"), ":", 2)[0], "users"), []byte(users), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inv := find(t, devices.Options{GPUs: "0,1,2"})
+	busy := refused(t, inv, "a-00000001")
+	if text := busy.Error(); busy.Free != 1 || !strings.Contains(text, "device 1 is used by pid 999999999") || !strings.Contains(text, fmt.Sprintf("device 0 is used by pid %d (devices.test, ", os.Getpid())) || !strings.Contains(text, fmt.Sprintf("uid %d, since 20", os.Geteuid())) {
+		t.Errorf("got %s", text)
+	}
+	_ = take(t, inv, devices.ClaimOptions{Job: "a-00000001", Ours: func(int) bool { return true }}).Close()
+	c := take(t, find(t, devices.Options{GPUs: "2"}), devices.ClaimOptions{Job: "a-00000001"})
+	if got := strings.Join(c.IDs(), ","); got != "2,3" {
+		t.Errorf("any two are %s, want those that nobody uses", got)
+	}
+}
+
+func TestDevicesThatForeignProcessesUseAreWaitedFor(t *testing.T) {
+	uuids := own(t, "")
+	users := filepath.Join(strings.SplitN(os.Getenv("PATH"), ":", 2)[0], "users")
+	if err := os.WriteFile(users, []byte("999999999, "+uuids[0]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inv := find(t, devices.Options{GPUs: "0,"})
+	var said []string
+	c := take(t, inv, devices.ClaimOptions{Job: "a-00000001", Wait: patience, Say: func(b *devices.Busy) {
+		said = append(said, b.Place())
+		_ = os.Remove(users)
+		_ = os.WriteFile(users, nil, 0o600)
+	}})
+	if len(said) != 1 || len(c.Devices) != 1 || said[0] != "place 1 of 1 in the queue for 1 device; waits for pid 999999999" {
+		t.Errorf("said %q, has %v", said, c.IDs())
+	}
+	_, err := devices.Take(t.Context(), inv, devices.ClaimOptions{Job: "b-00000002", Wait: time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "waited 1ms: claim 1 of 1 devices") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// job is what a helper process does.
+type job struct {
+	Space      string
+	Fake, Want int
+	Job        string
+	Wait       bool
+	Child      string // "sleep" or "tend": starts a process that inherits the locks
+	Stolen     string // binds this name of the kernel's table and does not listen
+	Answers    string // the same, and listens
+}
+
+// TestMain is a helper process where a test asks for it.
+func TestMain(m *testing.M) {
+	text := os.Getenv("DEVICES_TEST_JOB")
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	var j job
+	if err := json.Unmarshal([]byte(text), &j); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	go func() { // ends with the test, however that ends
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	j.run()
+	select {}
+}
+
+func (j job) run() {
+	if name := cmp.Or(j.Stolen, j.Answers); name != "" {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err == nil {
+			err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + name})
+		}
+		if err == nil && j.Answers != "" {
+			err = unix.Listen(fd, 1)
+		}
+		fmt.Println("has", err, os.Getpid())
+		return
+	}
+	if j.Job == "" {
+		fmt.Println("has nothing", os.Getpid())
+		devices.Tend(nil)
+		return
+	}
+	inv, err := devices.Find(context.Background(), devices.Options{Fake: j.Fake, Need: j.Want, Space: j.Space})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	o := devices.ClaimOptions{Job: j.Job, Say: func(b *devices.Busy) { fmt.Println(b.Place()) }}
+	if j.Wait {
+		o.Wait = patience
+	}
+	c, err := devices.Take(context.Background(), inv, o)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pid := os.Getpid()
+	if j.Child != "" {
+		child := exec.Command("sleep", "600")
+		if j.Child == "tend" {
+			child = exec.Command(os.Args[0])
+			child.Env = append(os.Environ(), "DEVICES_TEST_JOB={}")
+			child.Stdin, _ = os.Open("/dev/zero")
+		}
+		child.ExtraFiles = c.Files()
+		if err := child.Start(); err != nil {
+			fmt.Println(err)
+			return
+		}
+		pid = child.Process.Pid
+	}
+	fmt.Println("has", strings.Join(c.IDs(), ","), pid)
+}
+
+// helper is a process that does a job.
+type helper struct {
+	t     *testing.T
+	pid   int
+	lines chan string
+	kill  func()
+}
+
+// begin starts one, as another user where uid is not ours.
+func begin(t *testing.T, uid int, j job) *helper {
+	t.Helper()
+	text, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program(t, uid))
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), "DEVICES_TEST_JOB="+string(text))
+	if uid != os.Geteuid() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h := &helper{t: t, pid: cmd.Process.Pid, lines: make(chan string, 100)}
+	go func() {
+		for s := bufio.NewScanner(out); s.Scan(); {
+			h.lines <- s.Text()
+		}
+	}()
+	h.kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = stdin.Close()
+		_, _ = cmd.Process.Wait()
+	})
+	t.Cleanup(h.kill)
+	return h
+}
+
+// program is this test as a file that the user can run.
+func program(t *testing.T, uid int) string {
+	t.Helper()
+	if uid == os.Geteuid() {
+		return os.Args[0]
+	}
+	dir, err := os.MkdirTemp("", "devices-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	to := filepath.Join(dir, "devices.test")
+	text, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = errors.Join(os.WriteFile(to, text, 0o700), os.Chmod(to, 0o755), os.Chmod(dir, 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// says waits for the next line and checks how it begins.
+func (h *helper) says(prefix string) string {
+	h.t.Helper()
+	select {
+	case line := <-h.lines:
+		if !strings.HasPrefix(line, prefix) {
+			h.t.Fatalf("it says %q, want %q", line, prefix)
+		}
+		return strings.TrimPrefix(line, prefix)
+	case <-time.After(patience):
+		h.t.Fatalf("it does not say %q", prefix)
+		return ""
+	}
+}
+
+// sees waits until a line begins so, and skips others.
+func (h *helper) sees(prefix string) {
+	h.t.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case line := <-h.lines:
+			if strings.HasPrefix(line, prefix) {
+				return
+			}
+		case <-limit:
+			h.t.Fatalf("it does not say %q", prefix)
+		}
+	}
+}
+
+// hasWithPID waits until it has devices, and returns the pid of its child.
+func (h *helper) hasWithPID(ids string) (pid int) {
+	h.t.Helper()
+	if _, err := fmt.Sscan(h.says("has "+ids+" "), &pid); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		if pid != h.pid {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return pid
+}
+
+func TestALockEndsWithTheProcessThatHoldsIt(t *testing.T) {
+	all := pretend(t, 1, 1)
+	h := begin(t, os.Geteuid(), job{Space: all.Space(), Fake: 1, Want: 1, Job: "other-00000001"})
+	h.hasWithPID("0")
+	if got := refused(t, all, "a-00000001").Taken[0].Holders; len(got) != 1 || got[0].PID != h.pid || got[0].Job != "other-00000001" {
+		t.Errorf("held by %v", got)
+	}
+	h.kill()
+	take(t, all, devices.ClaimOptions{Job: "a-00000001"})
+}
+
+func TestALockThatAChildInheritedOutlivesItsParentAndIsKnownToItsJob(t *testing.T) {
+	all := pretend(t, 1, 1)
+	h := begin(t, os.Geteuid(), job{Space: all.Space(), Fake: 1, Want: 1, Job: "other-00000001", Child: "sleep"})
+	child := h.hasWithPID("0")
+	h.kill()
+	if got := refused(t, all, "a-00000001").Taken[0].Holders[0]; !got.Ended || !strings.Contains(got.String(), "its workers live on") {
+		t.Errorf("held by %v", got)
+	}
+	next := take(t, all, devices.ClaimOptions{Job: "other-00000001"})
+	if got := refused(t, all, "a-00000001").Taken[0].Holders; len(got) != 2 {
+		t.Errorf("held by %v", got)
+	}
+	// The child of the earlier one ends, and nobody gets in between.
+	_ = syscall.Kill(child, syscall.SIGKILL)
+	until(t, "the next controller has it alone", func() bool {
+		got := refused(t, all, "a-00000001").Taken[0].Holders
+		return len(got) == 1 && got[0].PID == os.Getpid()
+	})
+	until(t, "it has taken the lock over, and gives it to its services", func() bool { return len(next.Files()) == 2 })
+	_ = next.Close()
+	take(t, all, devices.ClaimOptions{Job: "a-00000001"})
+}
+
+func TestAServiceWithoutControllerIsNamedAsTheHolder(t *testing.T) {
+	all := pretend(t, 1, 1)
+	h := begin(t, os.Geteuid(), job{Space: all.Space(), Fake: 1, Want: 1, Job: "other-00000001", Child: "tend"})
+	child := h.hasWithPID("0")
+	h.kill()
+	until(t, "the service is named", func() bool {
+		got := refused(t, all, "a-00000001").Taken[0].Holders[0]
+		return got.PID == child && !got.Ended
+	})
+}
+
+// shows: FAULT-G5
+func TestTwoUsersNeverGetTheSameDevice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another user is made by root only")
+	}
+	all := pretend(t, 2, 1)
+	his := begin(t, stranger, job{Space: all.Space(), Fake: 2, Want: 1, Job: "his-00000001"})
+	his.hasWithPID("0")
+	mine := take(t, all, devices.ClaimOptions{Job: "mine-00000002"})
+	if got := strings.Join(mine.IDs(), ","); got != "1" {
+		t.Errorf("root has %s beside the other user's 0", got)
+	}
+	busy := refused(t, all, "more-00000003")
+	h := busy.Taken[0].Holders[0]
+	if h.UID != stranger || h.PID != his.pid || h.Since.IsZero() || h.Job != "his-00000001" {
+		t.Errorf("the other user's device is held by %+v", h)
+	}
+	also := begin(t, stranger, job{Space: all.Space(), Fake: 2, Want: 1, Job: "his-00000004"})
+	if text := also.says("claim 1 of 2 devices: 0 free: "); !strings.Contains(text, fmt.Sprintf("device 1 is locked by job mine-00000002, pid %d (root, uid 0, since ", os.Getpid())) {
+		t.Errorf("the other user is told %s", text)
+	}
+}
+
+// shows: FAULT-G5
+func TestWhatIsPlantedBlocksNobodyAndWhoBlocksIsNamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another user is made by root only")
+	}
+	all := pretend(t, 1, 1)
+	key := all.Keys()[0]
+	asked := "vigil/wait/" + key + "/0/planted/1/first"
+	for _, name := range []string{ // of a process that lives and answers nobody
+		"vigil/hold/" + key + "/0123456789abcdef/0/planted/free_it", asked,
+		"x\n0: 2 0 00010000 0001 01 42 @vigil/hold/" + key + "/0123456789abcdef/0/f/f",
+		"vigil/hold/" + key + "/junk", "vigil/wait/" + key + "/-/-/-/-/-", "vigil/lock/",
+	} {
+		begin(t, stranger, job{Stolen: name}).says("has <nil> ")
+	}
+	jam := begin(t, stranger, job{Stolen: "vigil/turn"}) // another test may have it for a moment
+	jam.says("has ")
+	c := take(t, all, devices.ClaimOptions{Job: "mine-00000002"})
+	_ = c.Close()
+	jam.kill()
+
+	// The lock itself, without a word: its user is named, and root sees the pid.
+	thief := begin(t, stranger, job{Stolen: "vigil/lock/" + key})
+	thief.says("has <nil> ")
+	h := refused(t, all, "mine-00000002").Taken[0].Holders[0]
+	if h.UID != stranger || h.PID != thief.pid {
+		t.Errorf("the lock is said to be held by %+v", h)
+	}
+	thief.kill()
+	_ = take(t, all, devices.ClaimOptions{Job: "mine-00000002"}).Close()
+
+	// One that says that he is of our own job, and has it for long: the kernel knows better.
+	liar := begin(t, stranger, job{Answers: all.HoldName("mine-00000002")})
+	liar.says("has <nil> ")
+	h = refused(t, all, "mine-00000002").Taken[0].Holders[0]
+	if h.UID != stranger || h.PID != liar.pid {
+		t.Errorf("said to be held by %+v", h)
+	}
+	liar.kill()
+
+	// One that says that he asked before all others has not asked before he was there.
+	waiting := begin(t, 0, job{Space: all.Space(), Fake: 1, Want: 1, Job: "first-00000001", Wait: true})
+	waiting.hasWithPID("0")
+	second := begin(t, 0, job{Space: all.Space(), Fake: 1, Want: 1, Job: "second-00000002", Wait: true})
+	second.says("place 1 of 1 ")
+	begin(t, stranger, job{Answers: asked}).says("has address already in use ")
+	pusher := begin(t, stranger, job{Answers: strings.Replace(asked, "planted", "pusher", 1)})
+	pusher.says("has <nil> ")
+	waiting.kill()
+	second.hasWithPID("0")
+}
+
+// shows: FAULT-G5
+func TestWaitersHaveDevicesInTheOrderInWhichTheyAsked(t *testing.T) {
+	all := pretend(t, 2, 2)
+	other := os.Geteuid()
+	if other == 0 {
+		other = stranger
+	}
+	first := take(t, all, devices.ClaimOptions{Job: "first-00000001"})
+	waiter := func(uid, want int, name, place string) *helper {
+		h := begin(t, uid, job{Space: all.Space(), Fake: 2, Want: want, Job: name, Wait: true})
+		h.says(place + fmt.Sprintf("; waits for job first-00000001, pid %d (", os.Getpid()))
+		return h
+	}
+	a := waiter(os.Geteuid(), 2, "a-00000002", "place 1 of 1 in the queue for 2 devices")
+	b := waiter(other, 1, "b-00000003", "place 2 of 2 in the queue for 1 device")
+	c := waiter(os.Geteuid(), 1, "c-00000004", "place 3 of 3 in the queue for 1 device")
+	b.sees("place 2 of 3 ")
+	a.sees("place 1 of 3 ")
+	// One in front dies, and the others move up.
+	a.kill()
+	b.sees("place 1 of 2 ")
+	c.sees("place 2 of 2 ")
+	_ = first.Close()
+	b.sees("has 0 ")
+	c.sees("has 1 ")
+}
+
+func TestWhoDoesNotWaitDoesNotPushIn(t *testing.T) {
+	all := pretend(t, 2, 2)
+	first := take(t, want(t, all, 1), devices.ClaimOptions{Job: "first-00000001"})
+	begin(t, os.Geteuid(), job{Space: all.Space(), Fake: 2, Want: 2, Job: "a-00000002", Wait: true}).says("place 1 of 1 ")
+	busy := refused(t, want(t, all, 1), "pushes-00000003")
+	if len(busy.Ahead) != 1 || busy.Ahead[0].Job != "a-00000002" || !strings.Contains(busy.Error(), "1 free, for which 1 wait already: job a-00000002, pid ") {
+		t.Errorf("got %v", busy)
+	}
+	_ = first.Close()
+}
+
+func TestManyAtOnceHaveDevicesOfTheirOwn(t *testing.T) {
+	all := pretend(t, 8, 1)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	has := map[string]string{}
+	for i := range 8 {
+		name := fmt.Sprintf("sweep-%08d", i)
+		group.Go(func() {
+			c, err := devices.Take(t.Context(), all, devices.ClaimOptions{Job: name})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			mu.Lock()
+			defer mu.Unlock()
+			if id := c.IDs()[0]; has[id] != "" {
+				t.Errorf("%s and %s have %s", has[id], name, id)
+			}
+			has[c.IDs()[0]] = name
+		})
+	}
+	group.Wait()
+	if len(has) != 8 {
+		t.Errorf("they have %v", has)
+	}
+}
+
+func TestOfTwoThatWantAllOneHasThem(t *testing.T) {
+	for range 20 {
+		all := pretend(t, 4, 4)
+		results := make(chan error, 2)
+		for _, name := range []string{"a-00000001", "b-00000002"} {
+			go func() {
+				c, err := devices.Take(t.Context(), all, devices.ClaimOptions{Job: name})
+				if err == nil {
+					t.Cleanup(func() { _ = c.Close() })
+				}
+				results <- err
+			}()
+		}
+		one, two := <-results, <-results
+		if (one == nil) == (two == nil) {
+			t.Fatalf("%v and %v", one, two)
+		}
+	}
+}
