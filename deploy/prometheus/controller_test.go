@@ -26,6 +26,7 @@ roles:
     restart: {escalate_at: 0, backoff: {base: 1m, max: 1m}}
 `
 
+// shows: FAULT-A3
 func TestARealPrometheusScrapesARunningControllerAndTheAlertFiresForTheRoleThatIsIll(t *testing.T) {
 	prometheus := tool(t, "prometheus")
 	controller := startController(t, sick)

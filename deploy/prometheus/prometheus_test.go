@@ -131,11 +131,28 @@ func TestARealPrometheusScrapesTheMetricsAndAnAlertFiresWhenARoleStaysUnhealthy(
 	}
 }
 
+// scraper is the user of Prometheus where we are root: another than the controller's, as Debian's package has it.
+const scraper = 65534
+
+// folder returns a new one of Prometheus's user.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "vp-")
+	if err == nil && os.Geteuid() == 0 {
+		err = os.Chown(dir, scraper, scraper)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // hasten writes the files of this folder to a new one, with a second for every interval and wait and
 // with target to scrape, and returns the path of the configuration.
 func hasten(t *testing.T, target string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := folder(t)
 	for name, changes := range map[string][][2]string{
 		"prometheus.yml": {{`_interval: \w+`, "_interval: 1s"}, {`127\.0\.0\.1:8000`, target}},
 		"alerts.yml":     {{`for: \w+`, "for: 1s"}},
@@ -151,7 +168,7 @@ func hasten(t *testing.T, target string) string {
 			}
 			text = pattern.ReplaceAll(text, []byte(c[1]))
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -170,12 +187,15 @@ func startPrometheus(t *testing.T, program, config string) string {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, program, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+addr)
+	cmd := exec.CommandContext(ctx, program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(folder(t), "data"), "--web.listen-address="+addr)
 	var log lockedBuffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: scraper, Gid: scraper}
+	}
 	if err := cmd.Start(); err != nil {
 		cancel()
 		t.Fatal(err)

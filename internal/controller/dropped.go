@@ -25,6 +25,25 @@ func newDrops(log *slog.Logger, record func(event.Event)) *drops {
 	return &drops{log: log, record: record, said: map[string]bool{}}
 }
 
+// refused returns what counts the callers that are turned away at the socket for services, and says each kind of them
+// once.
+func (c *Controller) refused() func(why string) {
+	var mu sync.Mutex
+	said := map[string]bool{}
+	return func(why string) {
+		c.metrics.Refused()
+		mu.Lock()
+		fresh := !said[why] && len(said) < maxSaidDrops
+		if fresh {
+			said[why] = true
+		}
+		mu.Unlock()
+		if fresh {
+			c.log.Warn("the controller refuses "+why, "more", "only counted, in vigil_refused_callers_total")
+		}
+	}
+}
+
 // hear takes in that a word of a service was dropped. It may be called from any goroutine.
 func (d *drops) hear(id rpc.ServiceID, what string) {
 	e := event.New(time.Now(), event.Stale)

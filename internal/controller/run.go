@@ -165,7 +165,7 @@ func (c *Controller) compose() {
 	c.keeping = &memory.Health{Journal: c.ground.journal, Job: j, Store: c.store}
 	c.checker = health.NewChecker(c.store, o.CheckInterval, c.log)
 	c.hub = rpc.NewHub(rpc.HubOptions{JobUID: c.uid, Token: c.ground.secret, Epoch: c.ground.epoch, Node: c.ground.host, Ears: ears{c}, Admit: func(r rpc.Registration) error { return c.crew.admit(r) },
-		Dropped: newDrops(c.log, c.events.Record).hear, Log: c.log.With("part", "wire")})
+		Dropped: newDrops(c.log, c.events.Record).hear, Refused: c.refused(), Log: c.log.With("part", "wire")})
 	c.crew = newCrew(c)
 	if c.hooks != nil {
 		c.hooks.ports = c.crew.portsOf

@@ -129,7 +129,7 @@ func collectBundles(gauge gaugeFunc, bundles []Bundles) {
 
 // counted returns what Observe feeds.
 func (m *Metrics) counted() []prometheus.Collector {
-	return []prometheus.Collector{m.restarts, m.failures, m.detection, m.recovery, m.stale, m.foreign, m.offStep}
+	return []prometheus.Collector{m.restarts, m.failures, m.detection, m.recovery, m.stale, m.refused, m.foreign, m.offStep}
 }
 
 // keepOnly begins the failure counters of new roles at 0, since a counter that first appears with 1

@@ -43,6 +43,7 @@ type Metrics struct {
 	detection *prometheus.HistogramVec // cause
 	recovery  *prometheus.HistogramVec // action
 	stale     prometheus.Counter
+	refused   prometheus.Counter
 	foreign   *prometheus.CounterVec
 	offStep   *prometheus.CounterVec // role, kind
 
@@ -80,6 +81,9 @@ func New(o Options) *Metrics {
 		}, []string{"role", "kind"}),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vigil_stale_messages_total", Help: "Words of earlier lives that were dropped.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "vigil_refused_callers_total", Help: "Callers that were turned away at the controller's socket: of another user, or one client without a sender too many.",
 		}),
 		observed: map[role.Name]bool{},
 		open:     map[role.Name]repair{},

@@ -105,7 +105,7 @@ func TestWhatStandsIsShownUnderTheNamesOfTheDesign(t *testing.T) {
 		`vigil_role_workers{role="actor",state="down"} 0`, `vigil_role_workers{role="critic",state="finished"} 0`,
 		`vigil_rank_step{rank="0",role="actor"} 100`, `vigil_rank_heartbeat_age_seconds{rank="0",role="actor"} 0`,
 		`vigil_global_restarts_total 1`, `vigil_global_restarts_limit 3`, `vigil_placement_bundles{role="actor",state="reserved"} 3`,
-		`vigil_checker_lateness_seconds 0.25`, `vigil_loop_longest_act_seconds 0.002`, `vigil_obligations 2`, `vigil_journal_refused_total 4`, `vigil_stale_messages_total 0`,
+		`vigil_checker_lateness_seconds 0.25`, `vigil_loop_longest_act_seconds 0.002`, `vigil_obligations 2`, `vigil_journal_refused_total 4`, `vigil_stale_messages_total 0`, `vigil_refused_callers_total 0`,
 		`vigil_failures_total{cause="silent",role="critic"} 0`,
 	)
 	if !strings.Contains(text, `vigil_build_info{goversion="go`) || !strings.Contains(text, `version="1.2.3"`) {

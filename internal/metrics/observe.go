@@ -100,3 +100,6 @@ func subjects(e event.Event) []role.Name {
 func (m *Metrics) Foreign(name role.Name, datagrams uint64) {
 	m.foreign.WithLabelValues(string(name)).Add(float64(datagrams))
 }
+
+// Refused counts a caller that was turned away at the controller's socket.
+func (m *Metrics) Refused() { m.refused.Inc() }

@@ -22,6 +22,8 @@ const (
 	callDeadline = 15 * time.Second
 	// maxMessage in bytes, both ways.
 	maxMessage = 4 << 20
+	// maxHeaders of one call in bytes, both ways: names and values, and 32 for each (RFC 9113, 6.5.2).
+	maxHeaders = 64 << 10
 	// maxSocketPath is what sun_path of sockaddr_un(7) holds, less the final NUL.
 	maxSocketPath = 107
 	maxTarget     = 512
@@ -55,6 +57,7 @@ func dial(target string, retry retryPolicy, beyond []grpc.DialOption) (*grpc.Cli
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.WithIdleTimeout(0),
+		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 	}
 	if retry == noRetry {

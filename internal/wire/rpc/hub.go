@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"vigil/api"
+	"vigil/internal/wire/caller"
 )
 
 const (
@@ -21,6 +22,8 @@ const (
 	noticeDeadline = 2 * time.Second
 	// maxReplaced is how many sessions are remembered after they were let go of.
 	maxReplaced = 1024
+	// maxSeeds is how many clients without a sender are registered at a time. One costs some 50 KB.
+	maxSeeds = 128
 )
 
 // Hub is the controller's side: it answers the heartbeat, takes registrations and sessions, polls every
@@ -77,9 +80,10 @@ func NewHub(o HubOptions) *Hub {
 	return h
 }
 
-// Serve answers on a listener until Stop; then it returns nil. It may be called for several listeners.
+// Serve answers on a listener until Stop; then it returns nil. It may be called for several listeners. On
+// a Unix socket it answers our own user and root only.
 func (h *Hub) Serve(l net.Listener) error {
-	err := h.server.Serve(l)
+	err := h.server.Serve(caller.OwnersOnly(l, func(why error) { h.o.Refused("a connection to its socket: " + why.Error()) }))
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}

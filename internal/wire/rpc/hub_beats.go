@@ -91,6 +91,9 @@ func (b hubBeats) RegisterWorkerProcess(ctx context.Context, r *api.RegisterWork
 		}
 	}
 	reg, err = h.register(reg)
+	if status.Code(err) == codes.ResourceExhausted {
+		h.o.Refused("a client without a sender: " + plain(err).Error())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -165,10 +168,17 @@ func (h *Hub) enter(s *service) (*service, error) {
 	if h.stopping {
 		return nil, status.Error(codes.FailedPrecondition, "register: the controller stops")
 	}
+	seeds := 0
 	for _, other := range h.services {
 		if other.reg.Address == s.reg.Address && other.reg.Name() != s.reg.Name() {
 			return nil, status.Errorf(codes.AlreadyExists, "register %s: %s has this address", s.reg.Name(), other.reg.Name())
 		}
+		if other.reg.Seed {
+			seeds++
+		}
+	}
+	if _, known := h.services[s.reg.Name()]; s.reg.Seed && !known && seeds >= maxSeeds {
+		return nil, status.Errorf(codes.ResourceExhausted, "register: %d clients without a sender are registered, and more are not taken", seeds)
 	}
 	if had := h.services[s.reg.Name()]; had != nil {
 		a, b := had.reg, s.reg

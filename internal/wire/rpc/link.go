@@ -33,6 +33,7 @@ type Link struct {
 	noticed  chan struct{} // closed by the controller's stop notice
 	noticing sync.Once
 	losing   sync.Once
+	refusing sync.Once // said that somebody was refused
 
 	mu      sync.Mutex
 	session string // from the last registration
@@ -70,7 +71,7 @@ func NewLink(o LinkOptions) (*Link, error) {
 func (l *Link) Register(ctx context.Context) error {
 	l.start.Do(func() {
 		l.serving.Go(func() {
-			if err := l.server.Serve(l.o.Listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			if err := l.server.Serve(l.ownersOnly(l.o.Listener)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 				l.o.Log.Error("serve heartbeat", "address", l.address, "err", err)
 			}
 		})

@@ -38,6 +38,10 @@ type HubOptions struct {
 	// must not call the Hub. May be nil.
 	Dropped func(ServiceID, string)
 
+	// Refused hears of callers that were turned away: of another user, or one client without a sender too
+	// many. The text says why. It must not call the Hub. May be nil.
+	Refused func(string)
+
 	Server []grpc.ServerOption // further options of the server
 	Dial   []grpc.DialOption   // for services beyond Unix sockets; without it those are refused
 	Log    *slog.Logger        // nil: nothing is logged
@@ -91,6 +95,9 @@ func (o *HubOptions) fill() {
 	fillTimes(&o.PollEvery, &o.FastPoll, &o.DeadAfter)
 	if o.Dropped == nil {
 		o.Dropped = func(ServiceID, string) {}
+	}
+	if o.Refused == nil {
+		o.Refused = func(string) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
