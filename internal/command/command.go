@@ -125,7 +125,7 @@ Exit status: 0 done; 1 a budget is spent, a fatal error, or a failure without --
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	addJobFlags(cmd.Flags(), o)
-	cmd.AddCommand(p.runCommand(), p.statusCommand(), p.doctorCommand(), p.chaosCommand(), p.validateCommand(), p.policyCommand(), p.replayCommand(), p.versionCommand(), service.Command(), example.Command())
+	cmd.AddCommand(p.runCommand(), p.statusCommand(), p.doctorCommand(), p.gpusCommand(), p.chaosCommand(), p.validateCommand(), p.policyCommand(), p.replayCommand(), p.versionCommand(), service.Command(), example.Command())
 	return cmd
 }
 

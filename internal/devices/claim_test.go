@@ -177,6 +177,28 @@ func TestDevicesThatForeignProcessesUseAreWaitedFor(t *testing.T) {
 	}
 }
 
+func TestAToolThatFailsWhileOneWaitsIsSaidAndAskedAgain(t *testing.T) {
+	uuids := own(t, "")
+	dir := strings.SplitN(os.Getenv("PATH"), ":", 2)[0]
+	users := filepath.Join(dir, "users")
+	if err := os.WriteFile(users, []byte("999999999, "+uuids[0]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inv := find(t, devices.Options{GPUs: "0,"})
+	var said []string
+	c := take(t, inv, devices.ClaimOptions{Job: "a-00000001", Wait: patience, Say: func(b *devices.Busy) {
+		said = append(said, b.Place())
+		if b.Trouble == nil { // cat fails from now on
+			_ = os.Remove(users)
+		} else {
+			_ = os.WriteFile(users, nil, 0o600)
+		}
+	}})
+	if len(said) != 2 || len(c.Devices) != 1 || !strings.Contains(said[1], "waits for word of who uses them: list users of devices: ask nvidia-smi --query-compute-apps") {
+		t.Errorf("said %q, has %v", said, c.IDs())
+	}
+}
+
 // job is what a helper process does.
 type job struct {
 	Space      string
@@ -486,7 +508,7 @@ func TestWhatIsPlantedBlocksNobodyAndWhoBlocksIsNamed(t *testing.T) {
 	pusher := begin(t, stranger, job{Answers: strings.Replace(asked, "planted", "pusher", 1)})
 	pusher.says("has <nil> ")
 	waiting.kill()
-	second.hasWithPID("0")
+	second.sees("has 0 ")
 }
 
 // shows: FAULT-G5

@@ -26,6 +26,7 @@ type Busy struct {
 	Taken          []Taken
 	Ahead          []Waiter // who asked for some of the devices before and still waits
 	Queue          int      // how many wait for some of them, with those ahead and us where we wait
+	Trouble        error    // why it is not known who uses them, while we wait
 }
 
 // Error returns one sentence.
@@ -36,6 +37,9 @@ func (e *Busy) Error() string {
 	}
 	if len(e.Taken) > 0 {
 		text += ": " + list3(sentences(e.Taken))
+	}
+	if e.Trouble != nil {
+		text += ": " + e.Trouble.Error()
 	}
 	return text
 }
@@ -57,6 +61,9 @@ func (e *Busy) Place() string {
 	}
 	for _, w := range e.Ahead {
 		who = append(who, w.String())
+	}
+	if e.Trouble != nil {
+		who = append(who, "word of who uses them: "+printable(e.Trouble.Error(), 300))
 	}
 	var once []string
 	for _, w := range who {
@@ -122,6 +129,7 @@ type seeker struct {
 	me      wait
 	tickets []*os.File
 	users   []User
+	unknown error     // why users is not known
 	askedAt time.Time // when users was asked; zero: never
 }
 
@@ -183,7 +191,10 @@ func (s *seeker) try(ctx context.Context) (*Claim, error) {
 		return nil, err
 	}
 	users, err := s.askUsers(ctx)
-	if err != nil {
+	switch {
+	case err != nil && len(s.tickets) > 0: // it may answer before the waiting is over
+		return nil, &Busy{Want: s.inv.Want, Of: len(s.inv.Devices), Queue: 1, Trouble: err}
+	case err != nil:
 		return nil, fmt.Errorf("claim devices: %w", err)
 	}
 	defer turn(ctx)()
@@ -240,7 +251,7 @@ func (s *seeker) free(users []User) ([]Device, error) {
 
 // foreign returns those who use the device and are not the job's.
 func foreign(d Device, users []User, ours func(int) bool) []User {
-	return slices.DeleteFunc(slices.Clone(users), func(u User) bool { return u.UUID != d.UUID || ours != nil && ours(u.PID) })
+	return slices.DeleteFunc(slices.Clone(users), func(u User) bool { return d.UUID == "" || u.UUID != d.UUID || ours != nil && ours(u.PID) })
 }
 
 // askUsers asks the tools who uses the devices, not more often than askEvery.
@@ -249,12 +260,11 @@ func (s *seeker) askUsers(ctx context.Context) ([]User, error) {
 		return nil, nil
 	}
 	if !s.askedAt.IsZero() && time.Since(s.askedAt) < askEvery {
-		return s.users, nil
+		return s.users, s.unknown
 	}
-	var err error
-	s.users, err = Users(ctx)
+	s.users, s.unknown = Users(ctx)
 	s.askedAt = time.Now()
-	return s.users, err
+	return s.users, s.unknown
 }
 
 // turnTime is how long one waits for another that is taking devices in this moment. What keeps two from having the

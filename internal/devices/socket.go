@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,6 +105,7 @@ type entry struct {
 // can hide another, so it is read twice. The connections of a socket that listens are shown with its name.
 func entries() ([]entry, error) {
 	var out []entry
+	at := map[string]int{}
 	for range 2 {
 		f, err := os.Open("/proc/net/unix")
 		if err != nil {
@@ -116,7 +116,8 @@ func entries() ([]entry, error) {
 			if !ok {
 				continue
 			}
-			if i := slices.IndexFunc(out, func(o entry) bool { return o.name == e.name }); i < 0 {
+			if i, known := at[e.name]; !known {
+				at[e.name] = len(out)
 				out = append(out, e)
 			} else if e.listens {
 				out[i] = e

@@ -53,11 +53,21 @@ func (p Process) describe(since time.Time, parts ...string) string {
 
 // owner names a user: "alice, uid 1001".
 func owner(uid int) string {
-	id := strconv.Itoa(uid)
-	if u, err := user.LookupId(id); err == nil && u.Username != "" {
-		return printable(u.Username, 32) + ", uid " + id
+	if name := userName(uid); name != "" {
+		return name + ", uid " + strconv.Itoa(uid)
 	}
-	return "uid " + id
+	return "uid " + strconv.Itoa(uid)
+}
+
+// UserName is the name of the process's user; empty where the machine has none for the uid, or it is not known.
+func (p Process) UserName() string { return userName(p.UID) }
+
+func userName(uid int) string {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return ""
+	}
+	return printable(u.Username, 32)
 }
 
 // Waiter is a process in the queue.

@@ -28,20 +28,25 @@ func (u User) String() string {
 
 // Describe adds whose it is and since when it runs: "pid 4711 (python3, alice, uid 1001, since 2026-12-01 14:03:05)".
 func (u User) Describe() string {
+	p := u.Process()
+	if u.Command != "" {
+		return p.describe(p.Start, u.Command)
+	}
+	return p.describe(p.Start)
+}
+
+// Process is what can be seen of it from here.
+func (u User) Process() Process {
 	p := Process{PID: u.PID, UID: unknown}
 	if st, err := os.Stat(fmt.Sprintf("/proc/%d", u.PID)); err == nil {
 		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 			p.UID = int(sys.Uid)
 		}
 	}
-	var since time.Time
 	if ms, ok := startOf(u.PID); ok {
-		since = time.Now().Add(time.Duration(ms-sinceBoot()) * time.Millisecond)
+		p.Start = time.Now().Add(time.Duration(ms-sinceBoot()) * time.Millisecond)
 	}
-	if u.Command != "" {
-		return p.describe(since, u.Command)
-	}
-	return p.describe(since)
+	return p
 }
 
 // Users returns every process that computes on a device of this machine, as the vendors' tools see it. Without a tool
