@@ -44,7 +44,7 @@ roles:
 }
 
 // runOut runs controllers until the run is over, and returns how it has ended and why.
-func (j *job) runOut(args ...string) journal.Closed {
+func (j *job) runOut(args ...string) journal.Ended {
 	j.t.Helper()
 	for range 5 {
 		j.starts++
@@ -81,11 +81,11 @@ func (j *job) runOut(args ...string) journal.Closed {
 		args = nil
 	}
 	j.t.Fatal("every controller is killed")
-	return journal.Closed{}
+	return journal.Ended{}
 }
 
 // closed is how the run has ended; nil while it is open.
-func (j *job) closed() *journal.Closed {
+func (j *job) closed() *journal.Ended {
 	j.t.Helper()
 	book, err := journal.Open(j.journal(), journal.Options{Job: "ends"})
 	if err != nil {

@@ -38,6 +38,7 @@ const (
 
 // program is what all commands share.
 type program struct {
+	args           []string // the program's own name first
 	environ        []string
 	stdout, stderr io.Writer
 	exit           int // of a job that ended
@@ -51,7 +52,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		return status
 	}
 	debug.SetTraceback("crash") // a crash is a death by a signal: Go's usual exit status for it, 2, is that of a refusal
-	p := &program{environ: environ, stdout: stdout, stderr: stderr, inherited: proc.SealInherited()}
+	p := &program{args: args, environ: environ, stdout: stdout, stderr: stderr, inherited: proc.SealInherited()}
 	root := p.root(filepath.Base(args[0]))
 	root.SetArgs(args[1:])
 	root.SetOut(stdout)
@@ -138,7 +139,7 @@ func addJobFlags(fs *pflag.FlagSet, o *controller.Options) {
 
 // load fills the options in: flags beat environment beats job file beats defaults.
 func (p *program) load(fs *pflag.FlagSet, o *controller.Options) error {
-	o.Environ, o.Stderr, o.Output, o.Version = p.environ, p.stderr, p.stdout, version()
+	o.Environ, o.Stderr, o.Output, o.Version, o.Command = p.environ, p.stderr, p.stdout, version(), p.commandLine("", fs)
 	path := settings.Peek(fs, p.environ, "job")
 	if path == "" {
 		exe, err := os.Executable()
@@ -155,7 +156,7 @@ func (p *program) load(fs *pflag.FlagSet, o *controller.Options) error {
 			return usage(err)
 		}
 	}
-	o.JobFile = path
+	o.JobFile, o.Command.Program = path, path
 	return p.apply(fs, o)
 }
 

@@ -36,6 +36,7 @@ type oneRole struct {
 	preload     []string
 	wandb       string
 	perWorker   int // devices of each worker; -1: by what there is
+	requeue     bool
 }
 
 // runCommand is the job of one role without a file, for people who come from torchrun.
@@ -77,6 +78,7 @@ interface is on a free loopback port.`,
 	fs.StringVar(&r.python, "python", "python3", "interpreter of a script or module, such as .venv/bin/python")
 	fs.StringVar(&r.accelerate, "accelerate-config", "", "file that \"accelerate config\" has written: workers and environment as accelerate launch has them")
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
+	fs.BoolVar(&r.requeue, "requeue", false, "SIGTERM leaves the run open, for a scheduler that starts the same command again; always so in a job of Slurm")
 	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.IntVar(&r.perWorker, "gpus-per-worker", -1, "devices that each worker reserves, locked for this run; 0: none, and what is visible stays so (default: one each where there are several workers)")
@@ -105,7 +107,7 @@ func setDefault(fs *pflag.FlagSet, name, value string) {
 // loadOneRole makes the job of the command line. The flags come first, wherever they are from: they
 // say what the job is.
 func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) error {
-	r.Environ, r.Stderr, r.Output, r.Version = p.environ, p.stderr, p.stdout, version()
+	r.Environ, r.Stderr, r.Output, r.Version, r.Command = p.environ, p.stderr, p.stdout, version(), p.commandLine("run", fs)
 	r.Job = &job.Job{}
 	if err := p.apply(fs, &r.Options); err != nil {
 		return err
@@ -166,11 +168,18 @@ func (r *oneRole) settle(fs *pflag.FlagSet, args []string) error {
 	if r.Origins["http"].Source == settings.Default {
 		r.HTTP = net.JoinHostPort(proc.Loopback(), "0")
 	}
-	r.AnewAfterInterrupt = true
+	r.Script = true
+	r.Requeue = r.requeue || slices.ContainsFunc(r.Environ, isSlurmJob)
 	if r.Origins["tee"].Source == settings.Default {
 		r.Tee = []string{controller.TeeAll}
 	}
 	return nil
+}
+
+// isSlurmJob says whether a variable is that of a job of Slurm, which a scheduler may start again.
+func isSlurmJob(pair string) bool {
+	id, is := strings.CutPrefix(pair, "SLURM_JOB_ID=")
+	return is && id != ""
 }
 
 // interpreted says whether the worker's program is a script or module that Python runs.

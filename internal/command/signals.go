@@ -20,7 +20,7 @@ const oneStroke = 300 * time.Millisecond
 type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string {
-	return fmt.Sprintf("stopped by %s before the job was started", unix.SignalName(e.signal))
+	return fmt.Sprintf("stopped by %s before the job was started: nothing has changed, and the same command starts it", unix.SignalName(e.signal))
 }
 
 // stopSignals are the signals that stop a job. A hang-up that whoever started us wants ignored, as

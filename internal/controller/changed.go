@@ -76,7 +76,7 @@ func (c *Controller) takeOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.log.Info("going on with a run", "run", c.uid, "epoch", c.ground.epoch, "services alive", living,
+	c.log.Info("going on with "+c.ground.toldRun(), "run", c.uid, "epoch", c.ground.epoch, "services alive", living,
 		"global restarts spent", c.remembered.Ledger.Global)
 	c.warnOfStopped()
 	return nil
@@ -100,6 +100,9 @@ func (c *Controller) recall() (gone []role.Name, err error) {
 	}
 	if c.remembered, err = memory.Read(c.ground.journal); err != nil {
 		return nil, err
+	}
+	if c.ground.reopens {
+		c.ground.reopening = memory.Reopen(c.remembered, c.opts.Job)
 	}
 	before, err := journal.Read[job.Role](c.ground.journal, journal.Policy)
 	if err != nil {

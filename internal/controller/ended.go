@@ -22,7 +22,7 @@ type EndedError struct {
 }
 
 func (e *EndedError) Error() string {
-	return fmt.Sprintf("the run %s has ended with %d (%s), and its controller was killed before it could say so; the same command begins a new run next time", e.UID, e.Exit, e.Why)
+	return fmt.Sprintf("the run %s has ended with %d (%s), and its controller was killed before it could say so; the same command begins a new run next time, and --resume goes on with this one", e.UID, e.Exit, e.Why)
 }
 
 // Told notes that the exit is given now.

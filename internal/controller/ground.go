@@ -35,15 +35,21 @@ type ground struct {
 	resumed bool   // the run was begun by an earlier controller
 	// rebooted: no process that the journal knows lives, and its pids may be strangers'.
 	rebooted bool
-	living   map[string][]survivor // services of runs of the state directory, this one's too, before anything was done
-	owed     []local.Obligation    // of other runs
-	journal  *journal.Journal
-	kept     groundRecord // of the run
-	secret   string       // the job's, for services
-	token    string       // of the HTTP interface; may be empty
-	home     string       // the state directory
-	state    string       // folder of the run
-	logs     string
+	was      journal.Run // the run that the journal knew when it was opened; zero: none
+	heard    time.Time   // when the journal was written last, before this controller; zero: it was not there
+	again    string      // the command that starts a controller of the run again; empty: not known
+	reopens  bool        // the run was closed, and is to go on
+	// reopening is what changes in the journal then.
+	reopening []journal.Entry
+	living    map[string][]survivor // services of runs of the state directory, this one's too, before anything was done
+	owed      []local.Obligation    // of other runs
+	journal   *journal.Journal
+	kept      groundRecord // of the run
+	secret    string       // the job's, for services
+	token     string       // of the HTTP interface; may be empty
+	home      string       // the state directory
+	state     string       // folder of the run
+	logs      string
 	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.
 	incidents string
 	runtime   proc.Dir
@@ -62,7 +68,7 @@ type ground struct {
 
 // openGround opens everything or nothing; what it has opened is on the stack of endings.
 func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings) (*ground, error) {
-	g := &ground{}
+	g := &ground{again: o.Command.Again}
 	var err error
 	if g.host, err = os.Hostname(); err != nil {
 		return nil, fmt.Errorf("find this machine's name: %w", err)
@@ -96,7 +102,7 @@ func (g *ground) notNow(err error) error {
 	if err == nil || !g.resumed {
 		return err
 	}
-	return &StaysOpenError{g.uid, err}
+	return &StaysOpenError{UID: g.uid, Err: err, Again: g.again}
 }
 
 // ifOpen marks a disk that fails, where the state directory has a run that may be open.
@@ -108,7 +114,7 @@ func (g *ground) ifOpen(err error) error {
 	if g.resumed {
 		return g.notNow(err)
 	}
-	return &StaysOpenError{"of this job, if it is open,", err}
+	return &StaysOpenError{UID: "of this job, if it is open,", Err: err, Again: g.again}
 }
 
 // listen opens the socket for services. Its name is the run's, so that services find the next controller
@@ -125,55 +131,6 @@ func (g *ground) listen() (net.Listener, error) {
 	return proc.ListenUnix(path)
 }
 
-// openJournal opens what earlier controllers of the job have kept, and finds out whether the run is to
-// go on that one of them has begun.
-func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
-	fault, err := o.journalFault()
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(home, journalFile)
-	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Log: log.With("part", "journal"), Fault: fault}); err != nil {
-		return fmt.Errorf("--state-dir: %w", err)
-	}
-	g.close = g.journal.Close
-	last, known, err := g.journal.LastRun()
-	if err != nil {
-		return err
-	}
-	g.rebooted = known && last.BootID != g.boot
-	if known && !o.ForgetState {
-		if err := notTold(home, last, g.host, g.boot); err != nil {
-			return err
-		}
-	}
-	run, open, err := g.journal.OpenRun()
-	switch {
-	case err != nil:
-		return err
-	case open && o.ForgetState:
-		log.Warn("the run that was open is given up", "run", run.UID, "began", run.Began)
-		open = false
-	case open && run.Host != g.host:
-		return &otherHostError{run.UID, run.Host, g.host}
-	}
-	g.uid, g.secret = o.Job.Name+"-"+randomHex(4), randomHex(16)
-	if !open {
-		return nil
-	}
-	kept, _, err := journal.ReadOne[groundRecord](g.journal, journal.Ground, groundKey)
-	if err != nil {
-		return err
-	}
-	if o.AnewAfterInterrupt && kept.Stopped == interrupted {
-		return nil
-	}
-	g.kept, g.kept.Stopped = kept, 0
-	g.uid, g.resumed = run.UID, true
-	g.secret = cmp.Or(g.kept.Secret, g.secret)
-	return nil
-}
-
 // beginRun records the run, or that another controller goes on with it. From here on the run is open.
 func (g *ground) beginRun(o *Options) error {
 	if !g.resumed {
@@ -187,6 +144,11 @@ func (g *ground) beginRun(o *Options) error {
 		}
 		g.epoch = 1
 	} else {
+		if g.reopens {
+			if err := g.journal.ReopenRun(g.reopening...); err != nil {
+				return err
+			}
+		}
 		epoch, err := g.journal.NextEpoch()
 		if err != nil {
 			return err
@@ -196,7 +158,9 @@ func (g *ground) beginRun(o *Options) error {
 			return err
 		}
 	}
-	if err := g.journal.UpdateRun(func(r *journal.Run) { r.BootID, r.JobDigest = g.boot, digest(o.Job) }); err != nil {
+	if err := g.journal.UpdateRun(func(r *journal.Run) {
+		r.Host, r.BootID, r.JobDigest, r.Command, r.Folder, r.Left = g.host, g.boot, digest(o.Job), o.Command.Program, o.Command.Folder, nil
+	}); err != nil {
 		return err
 	}
 	g.kept.Secret, g.kept.HTTP = g.secret, g.http.Addr().String()
@@ -224,9 +188,6 @@ func (g *ground) forgetProcesses() error {
 	}
 	return err
 }
-
-// interrupted is the exit code of a controller that was stopped by Ctrl-C.
-const interrupted = 128 + int(unix.SIGINT)
 
 // recordTime bounds the wait for the disk before a run begins.
 const recordTime = 10 * time.Second

@@ -48,17 +48,20 @@ type Options struct {
 
 	StateDir    string // of the job; empty: the user's
 	ForgetState bool   // give up a run that is open, and a journal that cannot be read
-	// AnewAfterInterrupt has a run that was stopped by Ctrl-C begin anew, with a full budget.
-	AnewAfterInterrupt bool
-	ApplyOnRestart     bool   // roles that are defined anew are so from their next restart on
-	DieAtWrite         string // for tests: N or N:after, the write of the journal at which the controller kills itself
-	RuntimeDir         string
-	GPUs               string
-	FakeGPUs           int
-	FakeNodes          int
-	WaitGPUs           time.Duration
-	Inventory          *devices.Inventory // what is there, where that is known already; nil: it is looked for
-	ShowDevices        bool               // workers that reserve no devices are shown all of the inventory
+	Resume      bool   // go on with the last run, also where that is closed
+	// Script has every ordered end close the run, but for a TERM after which a scheduler is to start it again.
+	Script         bool
+	Requeue        bool    // there is such a scheduler
+	Command        Command // that has made these options
+	ApplyOnRestart bool    // roles that are defined anew are so from their next restart on
+	DieAtWrite     string  // for tests: N or N:after, the write of the journal at which the controller kills itself
+	RuntimeDir     string
+	GPUs           string
+	FakeGPUs       int
+	FakeNodes      int
+	WaitGPUs       time.Duration
+	Inventory      *devices.Inventory // what is there, where that is known already; nil: it is looked for
+	ShowDevices    bool               // workers that reserve no devices are shown all of the inventory
 
 	ForwardSignal []string // signals that are handed on to the workers, such as USR1
 
@@ -95,6 +98,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
 	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, N:after, or close for the last")
 	_ = fs.MarkHidden("die-at-write") // it is there
+	fs.BoolVar(&o.Resume, "resume", false, "go on with the last run, also where that is closed: from its step, under its uid, with everything to spend")
 	fs.BoolVar(&o.ForgetState, "forget-state", false, "give up a run that an earlier controller has left open, end what lives of it, and set a journal aside that cannot be read")
 	fs.BoolVar(&o.ApplyOnRestart, "apply-on-restart", false, "take over a run although its job file has changed: what cannot be applied to living workers is so from the role's next restart on")
 	fs.StringVar(&o.RuntimeDir, "runtime-dir", "", "folder of sockets and locks (default: /run/vigil for root, else /tmp/vigil-UID)")
@@ -121,12 +125,17 @@ func (e *UsageError) Unwrap() error { return e.Err }
 // StaysOpenError says that a run is open which cannot be gone on with now, and that nobody of it who lives was touched:
 // the machine, and nothing that was given, keeps a controller from it, so that a later start may go well. Exit 75.
 type StaysOpenError struct {
-	UID string
-	Err error
+	UID   string
+	Err   error
+	Again string // the command that starts it again; empty: not known
 }
 
 func (e *StaysOpenError) Error() string {
-	return fmt.Sprintf("%v\nthe run %s stays open, and what lives of it is left alone: start the controller again", e.Err, e.UID)
+	text := fmt.Sprintf("%v\nthe run %s stays open, and what lives of it is left alone: start the controller again", e.Err, e.UID)
+	if e.Again != "" {
+		text += ": " + e.Again
+	}
+	return text
 }
 
 // Unwrap returns what the machine has said.
@@ -150,6 +159,7 @@ func (o *Options) Check() error {
 	say(o.ControllerGrace < 0, "--controller-grace %s: want 0 or more", o.ControllerGrace)
 	say(o.FakeGPUs < 0, "--fake-gpus %d: want 0 or more", o.FakeGPUs)
 	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)
+	say(o.Resume && o.ForgetState, "--resume and --forget-state: want one of them")
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")

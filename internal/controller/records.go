@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"vigil/internal/journal"
 	"vigil/internal/proc"
 	"vigil/internal/role"
 )
@@ -21,9 +20,8 @@ const (
 // groundRecord is what a run keeps of the machine over the lives of its controller.
 type groundRecord struct {
 	Secret  string   `json:"secret"`
-	HTTP    string   `json:"http"`              // where it listened
-	Devices []string `json:"devices"`           // that it has claimed
-	Stopped int      `json:"stopped,omitempty"` // exit code of its last controller, if that ended in order and left the run open
+	HTTP    string   `json:"http"`    // where it listened
+	Devices []string `json:"devices"` // that it has claimed
 }
 
 // serviceRecord is a service that was started.
@@ -41,29 +39,6 @@ func (s serviceRecord) who() proc.Ident { return proc.Ident{PID: s.PID, StartTim
 type leaseRecord struct {
 	Ports []int                  `json:"ports"`
 	Named map[int]map[string]int `json:"named"` // of each rank, by name
-}
-
-// closeRun records that the run has ended, if its exit ends it, and closes the journal.
-func (c *Controller) closeRun() error {
-	c.mu.Lock()
-	out := c.outcome
-	c.mu.Unlock()
-	switch {
-	case out == nil:
-	case journal.Closes(out.Exit):
-		if err := willTell(c.ground.home, c.uid); err != nil {
-			c.log.Warn("a controller that is killed now is followed by another run", "error", err)
-		}
-		if err := c.ground.journal.CloseRun(out.Exit, out.Why); err != nil {
-			c.log.Error("the end of the run is not recorded: the next start will go on with it", "error", err)
-		}
-		c.opts.dieIfClosed()
-	default:
-		kept := c.ground.kept
-		kept.Stopped = out.Exit
-		c.ground.journal.Write(journal.Put(journal.Ground, groundKey, kept))
-	}
-	return c.ground.journal.Close()
 }
 
 // bootID names the time since the machine's last boot (random(4), proc(5)).

@@ -231,6 +231,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	if c.opts.UseHealthCheck {
 		c.log.Info("HealthManager initialized")
 	}
+	c.sayBegins()
 	c.log.Info("job started", "job", c.uid, "roles", restart.Names(c.opts.Job.Names()), "http", c.url(), "logs", c.ground.logs)
 	c.warnOfOurPort()
 	c.endings.add("peers", c.crew.followPeers())

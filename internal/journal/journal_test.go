@@ -212,14 +212,28 @@ func TestARunIsOpenUntilItIsClosed(t *testing.T) {
 		must(t, j.Close())
 		j = mustOpen(t, path, quick())
 	}
-	if err := j.CloseRun(130, "stopped by signal 2"); err == nil {
-		t.Error("a signal closed the run")
+	at := time.Unix(9, 0).UTC()
+	must(t, j.LeaveRun(Ended{Exit: 143, At: at, Why: "stopped by SIGTERM", Step: 7}))
+	if r, is, err := j.OpenRun(); !is || err != nil || r.Last() == nil || *r.Last() != (Ended{143, at, "stopped by SIGTERM", 7}) {
+		t.Errorf("the run that was left open is %+v, %t, %v", r, is, err)
+	}
+	must(t, j.UpdateRun(func(r *Run) { r.Left = nil }))
+	if err := j.ReopenRun(); err == nil {
+		t.Error("a run that is open was opened")
 	}
 	r, is, err := j.OpenRun()
-	if want := (Run{UID: "tiny-00000001", Job: "tiny", Host: "h", BootID: "b", Began: first.Began, JobDigest: "d", Epoch: 3}); !is || err != nil || r != want {
+	if want := (Run{UID: "tiny-00000001", Job: "tiny", Host: "h", BootID: "b", Began: first.Began, JobDigest: "d", Epoch: 3}); !is || err != nil || r != want || r.Last() != nil {
 		t.Errorf("the open run is %+v, %t, %v", r, is, err)
 	}
-	must(t, j.CloseRun(93, "no step gained"))
+	must(t, j.CloseRun(Ended{Exit: 130, At: at, Why: "stopped by SIGINT", Step: 12}))
+	must(t, j.ReopenRun(Delete(Incident, "1"), Put(Incident, "2", 1)))
+	if r, is, _ := j.OpenRun(); !is || r.UID != first.UID || r.Last() != nil {
+		t.Errorf("the run that was opened again is %+v, %t", r, is)
+	}
+	if n, err := j.NextEpoch(); n != 4 || err != nil {
+		t.Errorf("its next epoch is %d, %v", n, err)
+	}
+	must(t, j.CloseRun(Ended{Exit: 93, At: at, Why: "no step gained"}))
 	must(t, j.Close())
 
 	j = mustOpen(t, path, quick())
@@ -242,9 +256,9 @@ func TestARunIsOpenUntilItIsClosed(t *testing.T) {
 	}
 }
 
-func TestDoneAndFailedRunsAreClosedAndStoppedOnesAreNot(t *testing.T) {
+func TestDoneFailedAndInterruptedRunsAreClosedAndStoppedOnesAreNot(t *testing.T) {
 	for exit := range 256 {
-		if want := exit == 0 || exit == 1 || exit == 93; Closes(exit) != want {
+		if want := exit == 0 || exit == 1 || exit == 93 || exit == 130; Closes(exit) != want {
 			t.Errorf("exit %d: %t", exit, !want)
 		}
 	}

@@ -47,7 +47,7 @@ func Delete(kind Kind, key string) Entry {
 	case !slices.Contains(kinds, kind):
 		e.err = fmt.Errorf("write journal: no kind %q", kind)
 	case kind == run:
-		e.err = errors.New("write journal: the run is changed by BeginRun, NextEpoch, UpdateRun and CloseRun")
+		e.err = errors.New("write journal: the run is changed by BeginRun and its siblings")
 	case key == "" || len(key) > 1024:
 		e.err = fmt.Errorf("write journal: a key of %s has %d bytes: 1 to 1024 are allowed", kind, len(key))
 	case kind == Incident && !isNumber(key):

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,21 +22,31 @@ type Run struct {
 	Epoch uint64 `json:"epoch"`
 	// JobDigest is of the job file that is in force.
 	JobDigest string `json:"job_digest"`
+	// Command is what its newest controller runs (program and arguments, or the job file), and Folder where that was given.
+	Command string `json:"command,omitempty"`
+	Folder  string `json:"folder,omitempty"`
 	// Closed is how the run ended; nil while it is open.
-	Closed *Closed `json:"closed,omitempty"`
+	Closed *Ended `json:"closed,omitempty"`
+	// Left is how its last controller ended, if that left it open and ended in order; nil while there is one, and after
+	// one that was killed.
+	Left *Ended `json:"left,omitempty"`
 }
 
-// Closed says how and when a run ended.
-type Closed struct {
+// Ended says how and when a controller has ended in order.
+type Ended struct {
 	Exit int       `json:"exit"`
 	At   time.Time `json:"at"`
 	Why  string    `json:"why"`
+	Step int64     `json:"step,omitempty"` // that the roles go on from
 }
 
-// Closes says whether a controller that exits with this status closes its run, so that the same command
-// begins another with a full budget: 0 (done), 1 (stopped for a reason) and 93 (do not requeue). All
-// others leave it open, as a crash does: 128+n was stopped by a signal and will go on, 2 never began.
-func Closes(exit int) bool { return exit == 0 || exit == 1 || exit == 93 }
+// Last is how the run's last controller ended, where that is known; nil: there is one, or it was killed.
+func (r *Run) Last() *Ended { return cmp.Or(r.Closed, r.Left) }
+
+// Closes says whether a controller of a job file that exits with this status closes its run, so that the same command
+// begins another with a full budget: 0 (done), 1 (stopped for a reason), 93 (do not requeue) and 130 (Ctrl-C). All
+// others leave it open, as a crash does: 128+n was stopped by another signal and will go on, 2 never began.
+func Closes(exit int) bool { return exit == 0 || exit == 1 || exit == 93 || exit == 130 }
 
 const runKey = "run"
 
@@ -71,8 +82,8 @@ func (j *Journal) LastRun() (Run, bool, error) {
 }
 
 // BeginRun forgets the run before with every record of it, whether it was closed or not, and begins this
-// one with these records. It is on the disk when BeginRun returns nil. Like [Journal.NextEpoch], [Journal.UpdateRun] and
-// [Journal.CloseRun] it waits for 10 s at most; after an error it may or may not be on the disk.
+// one with these records. It is on the disk when BeginRun returns nil. Like [Journal.NextEpoch], [Journal.UpdateRun], [Journal.ReopenRun],
+// [Journal.LeaveRun] and [Journal.CloseRun] it waits for 10 s at most; after an error it may or may not be on the disk.
 func (j *Journal) BeginRun(r Run, with ...Entry) error {
 	j.runs.Lock()
 	defer j.runs.Unlock()
@@ -118,15 +129,35 @@ func (j *Journal) UpdateRun(change func(*Run)) error {
 	return nil
 }
 
-// CloseRun records that the run has ended, once everything queued before is on the disk too. The exit
-// must be one that [Closes] a run.
-func (j *Journal) CloseRun(exit int, why string) error {
-	if !Closes(exit) {
-		return fmt.Errorf("close run: exit %d leaves it open", exit)
-	}
-	err := j.UpdateRun(func(r *Run) { r.Closed = &Closed{Exit: exit, At: time.Now(), Why: why} })
-	if err != nil {
+// CloseRun records that the run has ended, once everything queued before is on the disk too. Which exits do that is the
+// caller's to say.
+func (j *Journal) CloseRun(how Ended) error {
+	if err := j.UpdateRun(func(r *Run) { r.Closed, r.Left = &how, nil }); err != nil {
 		return fmt.Errorf("close run: %w", err)
+	}
+	return nil
+}
+
+// LeaveRun records how a controller has ended in order that leaves the run open, likewise.
+func (j *Journal) LeaveRun(how Ended) error {
+	if err := j.UpdateRun(func(r *Run) { r.Left = &how }); err != nil {
+		return fmt.Errorf("leave run: %w", err)
+	}
+	return nil
+}
+
+// ReopenRun has the run that was closed go on, with these changes of its records: all of that is on the disk when it
+// returns nil.
+func (j *Journal) ReopenRun(with ...Entry) error {
+	j.runs.Lock()
+	defer j.runs.Unlock()
+	if j.now == nil || j.now.Closed == nil {
+		return errors.New("reopen run: none is closed")
+	}
+	r := *j.now
+	r.Closed = nil
+	if err := j.writeRun(r, with...); err != nil {
+		return fmt.Errorf("reopen run %s: %w", r.UID, err)
 	}
 	return nil
 }

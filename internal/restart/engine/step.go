@@ -125,6 +125,9 @@ func (e *Engine) commonStep() int64 {
 	return lead.step
 }
 
+// LeadStep is the step that the lead role's next life is given, as things stand.
+func (e *Engine) LeadStep() int64 { return e.state(e.Job.Lead).step }
+
 // writeStep gives the idle service the step and wants it confirmed.
 func (e *Engine) writeStep(ctx context.Context, name role.Name) result {
 	step := e.state(name).step
