@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +29,8 @@ type Caller struct {
 	uid   int
 }
 
-// Of returns the caller of a connection of TCP or TLS, who is asked about when somebody wants to know.
+// Of returns the caller of a connection of TCP or TLS, who is asked about when somebody wants to know. What
+// wraps a connection must have the method NetConn, as tls.Conn does, or pass SyscallConn on.
 func Of(c net.Conn) *Caller { return &Caller{ask: func() (int, error) { return ask(c) }} }
 
 // Known returns a caller whose user is known already.
@@ -72,31 +74,23 @@ func From(ctx context.Context) *Caller {
 
 // ask finds the user at the other end of a connection.
 func ask(c net.Conn) (int, error) {
-	for {
-		inner, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		c = inner.NetConn()
-	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
+	local, ok1 := addrOf(c.LocalAddr())
+	remote, ok2 := addrOf(c.RemoteAddr())
+	if !ok1 || !ok2 {
 		return 0, fmt.Errorf("a connection of type %T does not say where it leads", c)
 	}
-	local, ok1 := addrOf(tcp.LocalAddr())
-	remote, ok2 := addrOf(tcp.RemoteAddr())
-	if !ok1 || !ok2 {
-		return 0, errors.New("the connection has no addresses")
-	}
 	found, err := bySockDiag(remote, local)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return 0, errGone
+	case err != nil:
 		var second error
 		if found, second = byProc(remote, local); second != nil {
 			return 0, errors.Join(err, second)
 		}
 	}
 	// As long as our end stands, nobody else can have the other end's addresses: what was found is our peer.
-	if err := stands(tcp); err != nil {
+	if err := stands(c); err != nil {
 		return 0, err
 	}
 	return found.owner()
@@ -117,11 +111,14 @@ const (
 	closeWait   = 8 // the other end has ended its half
 )
 
+// errGone says that there is nobody at the other end.
+var errGone = errors.New("the program at the other end has closed its connection already")
+
 // owner returns the user whom the socket belongs to.
 func (s socket) owner() (int, error) {
 	switch {
 	case s.state != established && s.state != finWait1 && s.state != finWait2, s.inode == 0:
-		return 0, errors.New("the program at the other end has closed its connection already")
+		return 0, errGone
 	case isForeign(s.uid):
 		return 0, fmt.Errorf("the user at the other end has no number in this user namespace (it shows as %d)", s.uid)
 	}
@@ -129,23 +126,40 @@ func (s socket) owner() (int, error) {
 }
 
 // stands returns an error if our own end of the connection is over.
-func stands(c *net.TCPConn) error {
-	raw, err := c.SyscallConn()
+func stands(c net.Conn) error {
+	var info *unix.TCPInfo
+	err := control(c, func(fd int) (err error) {
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("look at the connection: %w", err)
-	}
-	var info *unix.TCPInfo
-	var asked error
-	if err := raw.Control(func(fd uintptr) { info, asked = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
-		return fmt.Errorf("look at the connection: %w", err)
-	}
-	if asked != nil {
-		return fmt.Errorf("look at the connection: %w", asked)
 	}
 	if info.State != established && info.State != closeWait {
 		return errors.New("the connection is over already")
 	}
 	return nil
+}
+
+// control calls look with the descriptor of a connection.
+func control(c net.Conn, look func(fd int) error) error {
+	for {
+		inner, wrapped := c.(interface{ NetConn() net.Conn })
+		if !wrapped {
+			break
+		}
+		c = inner.NetConn()
+	}
+	has, ok := c.(syscall.Conn)
+	if !ok {
+		return fmt.Errorf("one of type %T has no descriptor", c)
+	}
+	raw, err := has.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var looked error
+	return errors.Join(raw.Control(func(fd uintptr) { looked = look(int(fd)) }), looked)
 }
 
 // isForeign says whether the number of a user stands for all those that have none in our user namespace

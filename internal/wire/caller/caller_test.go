@@ -220,6 +220,22 @@ func TestWhatCannotBeAskedIsAnError(t *testing.T) {
 	}
 }
 
+// hides wraps a connection and keeps its descriptor to itself; passes does not.
+type (
+	hides  struct{ net.Conn }
+	passes struct{ *net.TCPConn }
+)
+
+func TestWhatWrapsAConnectionMustSayWhatItWraps(t *testing.T) {
+	server, _ := pair(t, "tcp4", "127.0.0.1:0", "127.0.0.1", -1)
+	if uid, err := Of(hides{server}).UID(); err == nil || !strings.Contains(err.Error(), "caller.hides has no descriptor") {
+		t.Errorf("a wrapper that hides what it wraps: %d %v", uid, err)
+	}
+	if uid, err := Of(passes{server}).UID(); err != nil || uid != os.Geteuid() {
+		t.Errorf("a wrapper that passes it on: %d %v", uid, err)
+	}
+}
+
 func TestTLSIsLookedThrough(t *testing.T) {
 	server, _ := pair(t, "tcp4", "127.0.0.1:0", "127.0.0.1", -1)
 	if uid, err := Of(tls.Server(server, &tls.Config{})).UID(); err != nil || uid != os.Geteuid() {

@@ -21,14 +21,10 @@ type ownersOnly struct {
 func (o ownersOnly) Accept() (net.Conn, error) {
 	for {
 		c, err := o.Listener.Accept()
-		if err != nil {
-			return nil, err
+		if err != nil || o.Addr().Network() != "unix" {
+			return c, err
 		}
-		unixConn, ok := c.(*net.UnixConn)
-		if !ok {
-			return c, nil
-		}
-		uid, err := ofUnix(unixConn)
+		uid, err := ofUnix(c)
 		if err == nil && IsOurs(uid) {
 			return c, nil
 		}
@@ -41,18 +37,14 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 }
 
 // ofUnix returns the user who has connected.
-func ofUnix(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
+func ofUnix(c net.Conn) (int, error) {
+	var who *unix.Ucred
+	err := control(c, func(fd int) (err error) {
+		who, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("ask whose connection it is: %w", err)
-	}
-	var who *unix.Ucred
-	var asked error
-	if err := raw.Control(func(fd uintptr) { who, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, fmt.Errorf("ask whose connection it is: %w", err)
-	}
-	if asked != nil {
-		return 0, fmt.Errorf("ask whose connection it is: %w", asked)
 	}
 	return int(who.Uid), nil
 }
