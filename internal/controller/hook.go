@@ -1,18 +1,14 @@
 package controller
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"os/exec"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"vigil/internal/proc"
 	"vigil/internal/wire/notify"
 )
 
@@ -20,12 +16,15 @@ import (
 const (
 	hookQueue   = 64               // notices that wait; more are dropped, and that is said
 	hookRetries = 3                // after a run that failed
-	hookLimit   = 30 * time.Second // of one run
 	hookBackOff = time.Second      // before the first retry; doubled before each further one
 	hookRest    = 5 * time.Second  // for what waits when the controller ends
 	hookKilled  = 30 * time.Second // for one that was killed to be gone
-	hookSaid    = 4 << 10          // bytes of its output that are kept for the log
 )
+
+// hookTimeout is the default of --hook-timeout.
+const hookTimeout = 60 * time.Second
+
+var errHookEnds = errors.New("the controller ends")
 
 // errand is one run of a command of the user's.
 type errand struct {
@@ -45,9 +44,9 @@ type errand struct {
 // in nobody's way.
 type hook struct {
 	environ []string
-	run     func(*exec.Cmd) error
+	runner  runner
 	log     *slog.Logger
-	limit   time.Duration // of one run
+	limit   time.Duration // of one run, with what it puts into the background
 	backOff time.Duration
 	rest    time.Duration
 
@@ -56,14 +55,21 @@ type hook struct {
 	quick context.Context // ends when nothing more is tried a second time
 	hurry context.CancelFunc
 	ctx   context.Context // ends when nothing may run any more
-	end   context.CancelFunc
+	end   func()
 }
 
-// newHook begins to wait for errands; close ends that.
-func newHook(environ []string, run func(*exec.Cmd) error, log *slog.Logger) *hook {
-	h := &hook{environ: environ, run: run, log: log, limit: hookLimit, backOff: hookBackOff, rest: hookRest,
+// runner runs commands, and ends what they leave in the background. A *proc.Commands is one.
+type runner interface {
+	Run(ctx context.Context, cmd proc.Command) (said string, err error)
+	Close(ctx context.Context)
+}
+
+// newHook begins to wait for errands; close ends that. limit is of one run; 0: the default.
+func newHook(environ []string, limit time.Duration, runner runner, log *slog.Logger) *hook {
+	h := &hook{environ: environ, runner: runner, log: log, limit: cmp.Or(limit, hookTimeout), backOff: hookBackOff, rest: hookRest,
 		queue: make(chan errand, hookQueue), done: make(chan struct{})}
-	h.ctx, h.end = context.WithCancel(context.Background())
+	ctx, end := context.WithCancelCause(context.Background())
+	h.ctx, h.end = ctx, func() { end(errHookEnds) }
 	h.quick, h.hurry = context.WithCancel(h.ctx)
 	return h
 }
@@ -87,24 +93,27 @@ func (h *hook) tell(e errand) {
 	}
 }
 
-// close lets what waits be told, bounded and without a second try, and ends the hook. Nobody may tell
-// it anything any more.
+// close lets what waits be told, bounded and without a second try, and what goes on in the background be done in the
+// same time. Then it ends the hook and everything of it. Nobody may tell it anything any more.
 func (h *hook) close() {
 	close(h.queue)
 	h.hurry()
-	limit := time.NewTimer(h.rest)
-	defer limit.Stop()
+	rest, cancel := context.WithTimeout(context.Background(), h.rest)
+	defer cancel()
 	select {
 	case <-h.done:
-	case <-limit.C:
+	case <-rest.Done():
 		h.end()
-		limit.Reset(hookKilled)
+		limit := time.NewTimer(hookKilled)
+		defer limit.Stop()
 		select {
 		case <-h.done:
 		case <-limit.C: // it reads a file from a disk that does not answer
 			h.log.Warn("a command of the user's is left behind: what it needs cannot be read")
+			return
 		}
 	}
+	h.runner.Close(rest)
 	h.end()
 }
 
@@ -141,38 +150,12 @@ func (h *hook) carryOut(e errand) {
 	}
 }
 
-// once runs the command, with everything that it starts in its process group.
+// once runs the command.
 func (h *hook) once(e errand) (said string, err error) {
-	ctx, cancel := context.WithTimeoutCause(h.ctx, h.limit, errors.New("not done after "+h.limit.String()))
-	defer cancel()
-	if ctx.Err() != nil {
-		return "", errors.New("the controller ends")
+	if h.ctx.Err() != nil {
+		return "", errHookEnds
 	}
-	var out tailWriter
-	cmd := exec.CommandContext(ctx, e.argv[0], e.argv[1:]...)
 	// The controller may be a worker's program, or a service of systemd's: its commands do not speak for it.
-	cmd.Dir, cmd.Env = e.dir, notify.Mute(slices.Concat(h.environ, e.environ))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(e.input), &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err = h.run(cmd)
-	switch {
-	case errors.Is(err, unix.EPIPE): // it does not care for what it is given, and has succeeded
-		err = nil
-	case err != nil && ctx.Err() != nil:
-		err = context.Cause(ctx)
-	}
-	return strings.TrimSpace(strings.ToValidUTF8(out.String(), "\uFFFD")), err
-}
-
-// tailWriter keeps the end of what is written.
-type tailWriter struct{ bytes.Buffer }
-
-func (t *tailWriter) Write(p []byte) (int, error) {
-	n, err := t.Buffer.Write(p)
-	if over := t.Len() - hookSaid; over > 0 {
-		t.Next(over)
-	}
-	return n, err //nolint:wrapcheck // a buffer has no errors
+	return h.runner.Run(h.ctx, proc.Command{Name: e.name, Argv: e.argv, Dir: e.dir, Env: notify.Mute(slices.Concat(h.environ, e.environ)),
+		Input: e.input, About: e.about, Limit: h.limit}) //nolint:wrapcheck // the caller says whose it is
 }

@@ -1,13 +1,12 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vigil/internal/event"
+	"vigil/internal/proc"
 	"vigil/internal/restart/engine"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
@@ -28,24 +28,32 @@ import (
 type told struct {
 	mu     sync.Mutex
 	all    []string
-	answer func(n int, cmd *exec.Cmd) error // n: how often it was run before; nil: it succeeds
+	answer func() error // nil: it succeeds
 }
 
-func (d *told) run(cmd *exec.Cmd) error {
-	body, err := io.ReadAll(cmd.Stdin)
-	if err != nil {
-		return err
-	}
+func (d *told) Run(_ context.Context, cmd proc.Command) (string, error) {
 	env := cmd.Env[len(cmd.Env)-2:]
 	d.mu.Lock()
-	n := len(d.all)
-	d.all = append(d.all, fmt.Sprintf("%s %s %s: %s", env[0], env[1], strings.Join(cmd.Args, " "), body))
+	d.all = append(d.all, fmt.Sprintf("%s %s %s: %s", env[0], env[1], strings.Join(cmd.Argv, " "), cmd.Input))
 	answer := d.answer
 	d.mu.Unlock()
 	if answer == nil {
-		return nil
+		return "", nil
 	}
-	return answer(n, cmd)
+	return "", answer()
+}
+
+func (d *told) Close(context.Context) {}
+
+// realCommands runs commands in earnest, until the end of the test.
+func realCommands(t *testing.T, log *slog.Logger) *proc.Commands {
+	t.Helper()
+	k, err := proc.NewKeeper(proc.Options{Cgroups: proc.NoCgroups})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	return k.NewCommands(fmt.Sprintf("%s-%d", t.Name(), os.Getpid()), time.Minute, log)
 }
 
 func (d *told) list() []string {
@@ -58,8 +66,8 @@ func TestACommandOnIncidentsIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testi
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var said printed
-		d := &told{answer: func(int, *exec.Cmd) error { return errors.New("exit status 1") }}
-		h := newHook(nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
+		d := &told{answer: func() error { return errors.New("exit status 1") }}
+		h := newHook(nil, 0, d, slog.New(slog.NewTextHandler(&said, nil)))
 		h.begin()
 		h.tell(notice{"7", "decided", []byte("{}")}.errand("notify-me"))
 		for i, after := range []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second} {
@@ -86,8 +94,8 @@ func TestWhoeverTellsOfAnIncidentNeverWaitsAndWhatIsDroppedIsSaid(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		var said printed
 		began := time.Now()
-		d := &told{answer: func(int, *exec.Cmd) error { time.Sleep(20 * time.Second); return nil }}
-		h := newHook(nil, d.run, slog.New(slog.NewTextHandler(&said, nil)))
+		d := &told{answer: func() error { time.Sleep(20 * time.Second); return nil }}
+		h := newHook(nil, 0, d, slog.New(slog.NewTextHandler(&said, nil)))
 		h.begin()
 		for range hookQueue + 10 {
 			h.tell(notice{"7", "decided", nil}.errand("slow"))
@@ -113,7 +121,8 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 	t.Parallel()
 	var said printed
 	dir := t.TempDir()
-	h := newHook(os.Environ(), (*exec.Cmd).Run, slog.New(slog.NewTextHandler(&said, nil)))
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	h := newHook(os.Environ(), 0, realCommands(t, log), log)
 	h.limit, h.backOff, h.rest = 50*time.Millisecond, time.Millisecond, 50*time.Millisecond
 	h.begin()
 	h.tell(notice{"7", "decided", nil}.errand("sleep 1000 & sleep 1000"))
@@ -145,13 +154,75 @@ func TestACommandThatHangsEndsWithItsLimitAndWithTheController(t *testing.T) {
 
 func TestACommandThatDoesNotReadTheIncidentSucceedsAll(t *testing.T) {
 	t.Parallel()
-	h := newHook(os.Environ(), (*exec.Cmd).Run, slog.New(slog.DiscardHandler))
+	h := newHook(os.Environ(), 0, realCommands(t, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
 	if said, err := h.once(notice{"7", "decided", make([]byte, 1<<20)}.errand("exit 0")); err != nil {
 		t.Errorf("%v, it said %q", err, said)
 	}
 	if said, err := h.once(notice{"7", "decided", nil}.errand("echo out; echo oops >&2; exit 3")); err == nil || said != "out\noops" {
 		t.Errorf("%v, it said %q", err, said)
 	}
+}
+
+// A command's uploader in the background is deliberate and has as long as the command might have had; what has not ended
+// by then, or by the end of the job, is ended.
+// shows: FAULT-K3
+func TestWhatACommandPutsIntoTheBackgroundHasItsTimeAndIsThenEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		limit, rest time.Duration
+		ended       bool // before the hook was closed
+	}{
+		"at its limit":             {limit: 300 * time.Millisecond, rest: patience, ended: true},
+		"at the end of the job":    {limit: time.Hour, rest: 50 * time.Millisecond},
+		"by itself, at the end of": {limit: time.Hour, rest: patience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var said printed
+			log := slog.New(slog.NewTextHandler(&said, nil))
+			h := newHook(os.Environ(), c.limit, realCommands(t, log), log)
+			h.rest = c.rest
+			h.begin()
+			dir := t.TempDir()
+			upload := "setsid sh -c 'echo $$ > pid; mv pid uploader; exec sleep 1000' &"
+			if !c.ended && c.rest == patience { // it goes on when the command is over, and is done before all is ended
+				upload = "(sleep 0.5; echo $$ > uploader; touch done) &"
+			}
+			e := notice{"7", "decided", nil}.errand(upload)
+			e.dir = dir
+			h.tell(e)
+			wait := time.Now().Add(patience)
+			for said := false; !said; said = fileThere(filepath.Join(dir, "uploader")) {
+				if time.Now().After(wait) {
+					t.Fatal("the uploader does not run")
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			for c.ended && !strings.Contains(said.String(), "was ended") {
+				if time.Now().After(wait) {
+					t.Fatalf("nothing was ended: %s", said.String())
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			h.close()
+			want := 1
+			if fileThere(filepath.Join(dir, "done")) {
+				want = 0
+			}
+			if n := strings.Count(said.String(), "--on-incident: what it has left in the background was ended"); n != want {
+				t.Errorf("said %d times, want %d: %s", n, want, said.String())
+			}
+			pid, _ := os.ReadFile(filepath.Join(dir, "uploader"))
+			if want == 1 && fileThere("/proc/"+strings.TrimSpace(string(pid))) {
+				t.Errorf("pid %s is there still", pid)
+			}
+		})
+	}
+}
+
+func fileThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // readIncident reads an incident's file.
@@ -174,7 +245,7 @@ func TestAnIncidentIsWrittenInEachOfItsStatesAndToldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &told{}
 		history := event.NewHistory(10)
-		h := newHook(nil, d.run, slog.New(slog.DiscardHandler))
+		h := newHook(nil, 0, d, slog.New(slog.DiscardHandler))
 		n := newIncidents(dir, history, h, "notify-me", slog.New(slog.DiscardHandler))
 		log := event.NewLog(100, history.Observe, n.Observe)
 		end := n.follow()
@@ -317,7 +388,7 @@ func TestACommandCannotSpeakForTheControllersOwnSupervisor(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "env")
 	voice := []string{"NOTIFY_SOCKET=/run/outer", "WATCHDOG_USEC=1", "VIGIL_INBOX=/run/in", "VIGIL_SERVICE_URL=http://outer", "VIGIL_HOOK_PID=1", "TORCHELASTIC_ERROR_FILE=/outer"}
-	h := newHook(append(os.Environ(), append(voice, "VIGIL_JOB=tiny")...), (*exec.Cmd).Run, slog.New(slog.DiscardHandler))
+	h := newHook(append(os.Environ(), append(voice, "VIGIL_JOB=tiny")...), 0, realCommands(t, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
 	h.begin()
 	h.tell(notice{"7", "decided", nil}.errand("env > " + out))
 	h.close()

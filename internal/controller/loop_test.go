@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"vigil/internal/job"
 	"vigil/internal/journal"
 	"vigil/internal/metrics"
+	"vigil/internal/proc"
 	"vigil/internal/restart/engine"
 	"vigil/internal/restart/memory"
 	"vigil/internal/role"
@@ -83,6 +83,13 @@ func (h hangs) Write([]byte) (int, error) {
 	return 0, h.ctx.Err()
 }
 
+func (h hangs) Run(context.Context, proc.Command) (string, error) {
+	<-h.ctx.Done()
+	return "", h.ctx.Err()
+}
+
+func (hangs) Close(context.Context) {}
+
 // slowWorld is a controller where everything beside the repair loop hangs: the terminal, the disk that logs
 // are read from, the commands of the user's.
 func slowWorld(t *testing.T, ctx context.Context, roles int) *Controller {
@@ -118,10 +125,7 @@ func slowWorld(t *testing.T, ctx context.Context, roles int) *Controller {
 	c.account = goodput.New(c.began, j.Names())
 	c.kept = newIncidents(dir, c.history, nil, "", log)
 	c.kept.record = func(i httpapi.Incident) { book.Write(journal.Put(journal.Incident, i.ID, i)) }
-	c.hooks = newWorkerHooks(c)
-	for _, h := range c.hooks.of {
-		h.run = func(*exec.Cmd) error { <-ctx.Done(); return ctx.Err() }
-	}
+	c.hooks = newWorkerHooks(c, func(string) runner { return hangs{ctx} })
 	c.hooks.ports = func(role.Name, int) map[string]uint32 { return nil }
 	c.events = event.NewLog(keepEvents, c.observers()...)
 	c.store = health.NewStore(c.uid, c.opts.CheckInterval, c.events.Record, c.specs()...)

@@ -65,7 +65,8 @@ type Options struct {
 
 	ForwardSignal []string // signals that are handed on to the workers, such as USR1
 
-	OnIncident string // command that is told of incidents; empty: none
+	OnIncident  string        // command that is told of incidents; empty: none
+	HookTimeout time.Duration // of one run of that command or of a worker hook; 0: the default
 
 	LogFormat   string
 	LogLevel    string
@@ -110,6 +111,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringSliceVar(&o.ForwardSignal, "forward-signal", nil, "hand these signals on to all workers, as for a scheduler's warning: USR1, USR2, XCPU, PWR, CONT")
 	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
 	fs.StringVar(&o.OnIncident, "on-incident", "", "command, run by sh -c, that is given every incident as JSON on standard input: when it is decided and when it has ended")
+	fs.DurationVar(&o.HookTimeout, "hook-timeout", hookTimeout, "how long one run of --on-incident or of a worker hook may take; what it has put into the background by then is ended too")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -156,6 +158,7 @@ func (o *Options) Check() error {
 	say(o.HeartbeatTimeout != 0 && o.HeartbeatTimeout < 5*time.Second, "--heartbeat-timeout %s: want 5s or more", o.HeartbeatTimeout)
 	say(o.StartTimeout <= 0, "--start-timeout %s: want more than 0", o.StartTimeout)
 	say(o.CheckInterval < 10*time.Millisecond || o.CheckInterval > time.Minute, "--check-interval %s: want 10ms to 1m", o.CheckInterval)
+	say(o.HookTimeout < 0 || o.HookTimeout > 0 && o.HookTimeout < time.Second, "--hook-timeout %s: want 1s or more", o.HookTimeout)
 	say(o.ControllerGrace < 0, "--controller-grace %s: want 0 or more", o.ControllerGrace)
 	say(o.FakeGPUs < 0, "--fake-gpus %d: want 0 or more", o.FakeGPUs)
 	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)

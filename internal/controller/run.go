@@ -147,7 +147,7 @@ func (c *Controller) compose() {
 	var onIncident *hook
 	if o.OnIncident != "" {
 		environ := append(slices.Clone(o.Environ), "VIGIL_JOB="+j.Name, "VIGIL_JOB_UID="+c.uid)
-		onIncident = newHook(environ, c.ground.keeper.Run, c.log)
+		onIncident = newHook(environ, o.HookTimeout, c.commands(incidentHook), c.log)
 	}
 	c.kept = newIncidents(c.ground.incidents, c.history, onIncident, o.OnIncident, c.log)
 	if c.ground.resumed {
@@ -159,7 +159,7 @@ func (c *Controller) compose() {
 	c.kept.record = func(i httpapi.Incident) {
 		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
-	c.hooks = newWorkerHooks(c)
+	c.hooks = newWorkerHooks(c, c.commands)
 	c.events = event.NewLog(keepEvents, c.observers()...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)
 	c.keeping = &memory.Health{Journal: c.ground.journal, Job: j, Store: c.store}

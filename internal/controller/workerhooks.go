@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/exec"
 	"strconv"
 	"sync"
 
@@ -24,7 +23,6 @@ type workerHooks struct {
 	environ []string
 	ports   func(role.Name, int) map[string]uint32
 	log     *slog.Logger
-	run     func(*exec.Cmd) error
 
 	mu     sync.Mutex
 	of     map[role.Name]*hook
@@ -38,14 +36,14 @@ type ready struct {
 	ports map[string]uint32
 }
 
-// newWorkerHooks returns nil where no role has hooks.
-func newWorkerHooks(c *Controller) *workerHooks {
-	h := &workerHooks{job: c.opts.Job, uid: c.uid, environ: c.opts.Environ, log: c.log, run: c.ground.keeper.Run,
+// newWorkerHooks returns nil where no role has hooks. commands makes what runs those of a role.
+func newWorkerHooks(c *Controller, commands func(name string) runner) *workerHooks {
+	h := &workerHooks{job: c.opts.Job, uid: c.uid, environ: c.opts.Environ, log: c.log,
 		of: map[role.Name]*hook{}, up: map[role.Name]map[int]ready{}}
 	for i := range h.job.Roles {
 		r := &h.job.Roles[i]
 		if len(r.Hooks.WorkerDown)+len(r.Hooks.WorkerReady) > 0 {
-			h.of[r.Name], h.up[r.Name] = newHook(nil, h.run, h.log), map[int]ready{}
+			h.of[r.Name], h.up[r.Name] = newHook(nil, c.opts.HookTimeout, commands(string(r.Name)), h.log), map[int]ready{}
 		}
 	}
 	if len(h.of) == 0 {

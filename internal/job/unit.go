@@ -119,7 +119,7 @@ func oneOfOr[T ~string](words ...T) kind[T] {
 }
 
 func hooksKey() Key {
-	return group("hooks", "Commands that the controller runs when a worker comes or goes, such as to tell a router. A list of words like `command`, without a shell, in the role's `workdir` with the role's environment; `${port.NAME}` stands for a port of that worker. One at a time for each role, in order, for 30 s at most. A hook that fails is tried again and then said, and is in the way of nothing. They find `VIGIL_JOB`, `VIGIL_ROLE`, `VIGIL_RANK`, `VIGIL_WORKER_LIFE`, `VIGIL_WORKER_STATE`, and with `ports` `VIGIL_WORKER_ADDR`: host and port, that of the port `http`, else of the first by name.",
+	return group("hooks", "Commands that the controller runs when a worker comes or goes, such as to tell a router. A list of words like `command`, without a shell, in the role's `workdir` with the role's environment; `${port.NAME}` stands for a port of that worker. One at a time for each role, in order, for `--hook-timeout` (60 s) at most, with what they put into the background. A hook that fails is tried again and then said, and is in the way of nothing. They find `VIGIL_JOB`, `VIGIL_ROLE`, `VIGIL_RANK`, `VIGIL_WORKER_LIFE`, `VIGIL_WORKER_STATE`, and with `ports` `VIGIL_WORKER_ADDR`: host and port, that of the port `http`, else of the first by name.",
 		ofRole("worker_down", list(word, 1), func(r *Role) *[]string { return &r.Hooks.WorkerDown }, "none",
 			"When a worker that was ready fails, is stopped or is restarted."),
 		ofRole("worker_ready", list(word, 1), func(r *Role) *[]string { return &r.Hooks.WorkerReady }, "none",

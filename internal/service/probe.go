@@ -186,9 +186,9 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 	}
 	select {
 	case <-p.Done():
+		s.endBackground(ctx, w, p)
 	case <-ctx.Done():
-		// By its session alone: the mark is that of all probes of the worker.
-		if _, err := s.keeper.Clear(context.WithoutCancel(ctx), proc.Tree{Sessions: []proc.Ident{p.Ident()}}); err != nil {
+		if _, err := s.keeper.Clear(context.WithoutCancel(ctx), p.Tree()); err != nil {
 			return fmt.Errorf("end probe %s: %w", args[0], err)
 		}
 		return fmt.Errorf("probe %s: no answer in time%s", args[0], lastLine(said))
@@ -199,6 +199,20 @@ func (s *Service) askExec(ctx context.Context, w *worker, command []string) erro
 		return fmt.Errorf("probe %s: %s%s", args[0], exit, lastLine(said))
 	}
 	return nil
+}
+
+// endBackground ends what a probe that is over has left in the background, so that nothing piles up, and says so for the
+// first of all. A worker is asked by one probe at a time: everything with its probes' mark is of this one.
+func (s *Service) endBackground(ctx context.Context, w *worker, p *proc.Process) {
+	held, err := s.keeper.Clear(context.WithoutCancel(ctx), p.Tree())
+	switch {
+	case err != nil:
+		s.log.Warn("what a probe has started is left behind", "rank", w.life.Rank, "err", err)
+	case len(held) > 0:
+		s.probeLeft.Do(func() {
+			s.log.Warn("a probe leaves processes in the background, which are ended whenever it is over", "rank", w.life.Rank, "probe", p.Name(), "such as", held[0].String())
+		})
+	}
 }
 
 // probeEnv is a worker's environment for those who ask how it is.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vigil/api"
 	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/role"
@@ -63,27 +63,29 @@ func environment(t *testing.T, path string) map[string]string {
 
 // shows: FAULT-A1
 //
-// What a probe leaves behind does not speak for the worker, even where it has found out how, and ends with the
-// worker's life.
-func TestWhatAProbeLeavesBehindDoesNotSpeakAndEndsWithTheLife(t *testing.T) {
+// What a probe leaves behind does not speak for the worker, even where it has found out how, and ends with the probe.
+func TestWhatAProbeLeavesBehindDoesNotSpeakAndEndsWithTheProbe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := workerOf(`[ $RANK = 0 ] || exec sleep 1000; echo $NOTIFY_SOCKET > ` + dir + `/socket.new; mv ` + dir + `/socket.new ` + dir + `/socket; exec sleep 1000`)
 	r.Ready = &job.Probe{Exec: []string{"/bin/sh", "-c", `[ $RANK = 1 ] || { cd ` + dir + `; until [ -e socket ]; do sleep 0.02; done
 		export NOTIFY_SOCKET=$(cat socket)
-		setsid sh -c 'echo $$ > pid; until [ -e go ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" X_VIGIL_ERROR=of-a-daemon' > /dev/null 2>&1 &
+		(setsid sh -c 'echo $$ > pid; until [ -e go ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" X_VIGIL_ERROR=of-a-daemon' > /dev/null 2>&1 &)
 		until [ -s pid ]; do sleep 0.02; done
-		VIGIL_TEST_AS=say "$SELF" X_VIGIL_ERROR=of-a-probe > /dev/null 2>&1 & touch go; }`}}
+		VIGIL_TEST_AS=say "$SELF" X_VIGIL_ERROR=of-a-probe > /dev/null 2>&1 & touch go
+		until [ -e heard ]; do sleep 0.02; done; }`}}
+	r.Ready.Timeout = patience
 	s := enter(t, r)
 	s.must(run(1))
-	s.ears.awaitState(t, 0, role.WorkerReady)
-	pid := atoi(t, strings.TrimSpace(readFile(t, dir+"/pid")))
 	s.ears.await(t, "both words to be counted", func() bool { return s.ears.foreign == 2 })
+	if err := os.WriteFile(dir+"/heard", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.ears.awaitState(t, 0, role.WorkerReady)
+	gone(t, atoi(t, strings.TrimSpace(readFile(t, dir+"/pid"))))
 	if failed := s.ears.failed(); len(failed) > 0 {
 		t.Errorf("failures %+v", failed)
 	}
-	s.must(stop(&api.Stop{}))
-	gone(t, pid)
 }
 
 func TestTheHookIsTakenOutOfAProbesPath(t *testing.T) {
@@ -182,5 +184,29 @@ func TestAProbeTriesTheLoopbackAddressOfIPv6WhereNobodyListensOnThatOfIPv4(t *te
 	}
 	if err := w.atLoopback("grpc", func(string) error { return nil }); err == nil {
 		t.Error("a port that was not leased was asked")
+	}
+}
+
+// What a probe puts into the background is ended whenever it is over, also as a daemon with a session of its own, and said
+// once; the worker's own is left alone.
+// shows: FAULT-K3
+func TestWhatAProbePutsIntoTheBackgroundDoesNotPileUp(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := workerOf(`sleep 1001 & echo $! > ` + dir + `/own.new; mv ` + dir + `/own.new ` + dir + `/own; exec sleep 1000`)
+	r.Ready = &job.Probe{Period: 10 * time.Millisecond, Exec: []string{"/bin/sh", "-c", `cd ` + dir + `; touch left; before=$(wc -l < left)
+		sleep 1002 & echo $! >> left
+		(setsid sh -c 'echo $$ >> left; exec sleep 1003' &)
+		until [ $(wc -l < left) = $((before + 2)) ]; do sleep 0.01; done
+		[ -e own ] && [ $before -ge 6 ]`}}
+	s := enter(t, r)
+	s.must(run(1))
+	s.ears.awaitState(t, 0, role.WorkerReady)
+	for _, pid := range strings.Fields(readFile(t, dir+"/left")) {
+		gone(t, atoi(t, pid))
+	}
+	own, err := proc.Identify(atoi(t, strings.TrimSpace(readFile(t, dir+"/own"))))
+	if err != nil || !own.Alive() {
+		t.Errorf("what the worker itself has in the background was ended (%v)", err)
 	}
 }

@@ -40,6 +40,7 @@ type Service struct {
 	footing     footing
 	peersFile   string       // VIGIL_PEERS_FILE
 	warm        *warm.Server // forks workers; nil: they are executed
+	probeLeft   sync.Once    // that probes leave something behind is said once
 	hookFolder  string       // of the optimizer hook; empty for a role that does not have it
 	httpAddress string
 	key         [32]byte // of the secrets in workers' addresses
