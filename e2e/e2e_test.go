@@ -144,6 +144,8 @@ func condition(name string) (bool, error) {
 			l.Close()
 		}
 		return err == nil, nil
+	case "mounts": // in a mount namespace of its own
+		return exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt").Run() == nil, nil
 	case "netns": // one with an IPv6 loopback can be made
 		return exec.Command("unshare", "-n", "sh", "-ec", "ip link set lo up; ip addr show dev lo | grep -q ::1").Run() == nil, nil
 	case "torch": // Debian's, python3-torch

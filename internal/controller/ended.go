@@ -52,7 +52,7 @@ func willTell(home, uid string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(home, untoldFile), text, 0o600)
+	return proc.Replace(filepath.Join(home, untoldFile), text, 0o600)
 }
 
 // notTold returns the end of the last run if its controller was killed before it could exit, and whoever had started

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vigil/internal/journal"
+	"vigil/internal/proc"
 )
 
 // Command is the command line that a controller was started by, as a shell takes it.
@@ -41,7 +42,7 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 	if info, err := os.Stat(path); err == nil {
 		g.heard = info.ModTime()
 	}
-	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Log: log.With("part", "journal"), Fault: fault}); err != nil {
+	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Check: proc.CheckFile, Log: log.With("part", "journal"), Fault: fault}); err != nil {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
 	g.close = g.journal.Close

@@ -105,18 +105,6 @@ func (g *ground) notNow(err error) error {
 	return &StaysOpenError{UID: g.uid, Err: err, Again: g.again}
 }
 
-// ifOpen marks a disk that fails, where the state directory has a run that may be open.
-func (g *ground) ifOpen(err error) error {
-	failing := slices.ContainsFunc([]error{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.ESTALE}, func(e error) bool { return errors.Is(err, e) })
-	if _, unknown := os.Stat(filepath.Join(g.home, journalFile)); !failing || unknown != nil {
-		return err
-	}
-	if g.resumed {
-		return g.notNow(err)
-	}
-	return &StaysOpenError{UID: "of this job, if it is open,", Err: err, Again: g.again}
-}
-
 // listen opens the socket for services. Its name is the run's, so that services find the next controller
 // where they had the last; the state directory's lock says that there is no other.
 func (g *ground) listen() (net.Listener, error) {
@@ -191,56 +179,6 @@ func (g *ground) forgetProcesses() error {
 
 // recordTime bounds the wait for the disk before a run begins.
 const recordTime = 10 * time.Second
-
-// openDirs makes the state and runtime directories. A state directory has one controller.
-func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
-	home := o.StateDir
-	if home == "" {
-		all, err := StateHome()
-		if err != nil {
-			return err
-		}
-		home = filepath.Join(all, o.Job.Name)
-	}
-	home, err := filepath.Abs(home)
-	if err != nil {
-		return fmt.Errorf("--state-dir: %w", err)
-	}
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
-	}
-	g.home = home
-	lock, err := lockState(filepath.Join(home, "controller.lock"))
-	if held := new(proc.LockedError); errors.As(err, &held) {
-		return fmt.Errorf("the state directory %s has a controller already (pid %d)", home, held.PID)
-	} else if err != nil {
-		return fmt.Errorf("use the state directory: %w", err)
-	}
-	end.add("state lock", func(context.Context) error { return lock.Unlock() })
-	if err := g.findSurvivors(home, o.Job.Name); err != nil {
-		return err
-	}
-	if err := g.openJournal(o, home, log); err != nil {
-		if g.journal != nil {
-			err = errors.Join(err, g.journal.Close())
-		}
-		return err
-	}
-	end.add("journal", func(context.Context) error { return g.close() })
-	g.state = filepath.Join(home, g.uid)
-	g.logs = filepath.Join(g.state, "logs")
-	g.incidents = filepath.Join(g.state, "incidents")
-	for _, dir := range []string{g.logs, g.incidents} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make the run's directory: %w", err)
-		}
-	}
-	if g.runtime, err = proc.OpenDir(o.RuntimeDir); err != nil {
-		return fmt.Errorf("open the runtime directory: %w", err)
-	}
-	_, err = g.runtime.Sweep()
-	return err
-}
 
 // openMachine becomes the keeper of processes, ends other runs, and claims ports and devices.
 func (g *ground) openMachine(ctx context.Context, o *Options, log *slog.Logger, end *endings) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vigil/internal/event"
+	"vigil/internal/proc"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 )
@@ -197,8 +198,5 @@ func evidenceIn(dir string) []string {
 
 // replaceFile writes a file so that a reader finds the old content or the new one.
 func replaceFile(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err //nolint:wrapcheck // it says what and where
-	}
-	return os.Rename(path+".new", path) //nolint:wrapcheck // it says what and where
+	return proc.ReplaceBy(path, path+".new", content, 0o600)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -58,7 +57,7 @@ func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error
 func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
 	config, err := w.writeConfig(r)
 	if err == nil {
-		err = w.regain()
+		err = w.stand(ctx)
 	}
 	if err == nil {
 		err = w.evict(ctx, id, incarnation)
@@ -139,12 +138,17 @@ func (w *crew) isOfPlace(pid int, id rpc.ServiceID) bool {
 
 // writeConfig leaves the role for its services to read.
 func (w *crew) writeConfig(r *job.Role) (string, error) {
+	folder, err := proc.MakeFolder(w.ground.state, 0o700)
+	if err != nil {
+		return "", fmt.Errorf("write role %s: %w", r.Name, err)
+	}
+	folder.Close()
 	path := filepath.Join(w.ground.state, string(r.Name)+".json")
 	src, err := json.Marshal(r)
 	if err != nil {
 		return "", fmt.Errorf("write role %s: %w", r.Name, err)
 	}
-	if err := os.WriteFile(path, src, 0o600); err != nil {
+	if err := proc.Replace(path, src, 0o600); err != nil {
 		return "", fmt.Errorf("write role: %w", err)
 	}
 	return path, nil

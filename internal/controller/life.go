@@ -32,7 +32,7 @@ func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step in
 	if err != nil {
 		return err
 	}
-	if err := w.lease(r); err != nil {
+	if err := w.lease(ctx, r); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -75,9 +75,9 @@ func (w *crew) runOrders(r *job.Role, squads []squad, incarnation int, step int6
 
 // lease takes fresh ports for a life: one for its store, the first, and those that the role names for
 // each rank.
-func (w *crew) lease(r *job.Role) error {
+func (w *crew) lease(ctx context.Context, r *job.Role) error {
 	w.giveBack(r.Name)
-	if err := w.regain(); err != nil {
+	if err := w.stand(ctx); err != nil {
 		return err
 	}
 	auto := 0

@@ -205,14 +205,18 @@ func (o *Options) security() (httpapi.Security, error) {
 }
 
 // StateHome is where the state of all jobs of this user lies: $XDG_STATE_HOME/vigil, by default
-// ~/.local/state/vigil.
+// $HOME/.local/state/vigil. A relative one of these is refused: it would mean another folder from each working directory.
+// The error names the flag that helps.
 func StateHome() (string, error) {
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "vigil"), nil
+	home, below, from := os.Getenv("XDG_STATE_HOME"), "vigil", "XDG_STATE_HOME"
+	if home == "" {
+		home, below, from = os.Getenv("HOME"), filepath.Join(".local", "state", "vigil"), "HOME"
 	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("find the state directory: %w; give --state-dir", err)
+	switch {
+	case home == "":
+		return "", errors.New("find the state directory: neither XDG_STATE_HOME nor HOME is set: give --state-dir")
+	case !filepath.IsAbs(home):
+		return "", fmt.Errorf("find the state directory: %s is %q, which is no absolute path: set it, or give --state-dir", from, home)
 	}
-	return filepath.Join(home, ".local", "state", "vigil"), nil
+	return filepath.Join(home, below), nil
 }

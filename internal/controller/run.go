@@ -159,6 +159,7 @@ func (c *Controller) compose() {
 	c.kept.record = func(i httpapi.Incident) {
 		c.ground.journal.Write(journal.Put(journal.Incident, i.ID, i))
 	}
+	c.footing.patience = footingPatience
 	c.hooks = newWorkerHooks(c, c.commands)
 	c.events = event.NewLog(keepEvents, c.observers()...)
 	c.store = health.NewStore(c.uid, o.CheckInterval, c.events.Record, c.specs()...)

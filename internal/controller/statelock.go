@@ -22,7 +22,7 @@ func lockState(path string) (*proc.FileLock, error) {
 	again := time.NewTicker(lockEvery)
 	defer again.Stop()
 	for {
-		lock, err := proc.Lock(path)
+		lock, err := lockOurs(path)
 		held := new(proc.LockedError)
 		if !errors.As(err, &held) || lives(held.PID) {
 			return lock, err
@@ -33,6 +33,21 @@ func lockState(path string) (*proc.FileLock, error) {
 			return nil, err
 		}
 	}
+}
+
+// lockFile is the lock's name in the state directory.
+const lockFile = "controller.lock"
+
+// lockOurs takes a lock whose file must be ours.
+func lockOurs(path string) (*proc.FileLock, error) {
+	lock, err := proc.Lock(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Check(); err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	return lock, nil
 }
 
 func lives(pid int) bool {

@@ -309,6 +309,8 @@ func (s source) Snapshot() metrics.Snapshot {
 	refused, writes := s.ground.journal.Refused()
 	out.Obligations += len(refused)
 	out.JournalRefused = writes
+	trouble, restored := s.footing.look()
+	out.Folders = append(out.Folders, metrics.Folder{Name: "runtime", Trouble: trouble, Restored: restored})
 	for _, rec := range recs {
 		r := metrics.Role{Name: rec.Name, Healthy: rec.Healthy, Step: rec.CurrentStep, HeartbeatAge: time.Since(rec.LastHeartbeat), Incarnation: rec.Incarnation}
 		for _, k := range rec.Ranks {

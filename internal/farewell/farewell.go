@@ -63,6 +63,7 @@ func Write(logDir string, n Note) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("leave a farewell: %w", err)
 	}
+	_ = os.Remove(path + ".new")
 	if err := writeSynced(path+".new", src); err != nil {
 		return fmt.Errorf("leave a farewell: %w", err)
 	}
@@ -74,7 +75,7 @@ func Write(logDir string, n Note) error {
 
 // writeSynced is os.WriteFile, and what is written outlives the machine's next crash.
 func writeSynced(path string, src []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

@@ -88,6 +88,8 @@ type Options struct {
 	Version string
 	// Forget sets a file aside that would be refused, and begins a new one in its place.
 	Forget bool
+	// Check, if it is given, may refuse the open file, such as for its owner.
+	Check func(*os.File) error
 	// Log hears of trouble with the disk, and of a file set aside; nil for nobody.
 	Log *slog.Logger
 	// Fault is called by the writer right before and right after each commit, numbered from 1 since

@@ -48,14 +48,14 @@ type found struct {
 // acquire locks the file at path and checks it. The error is fs.ErrNotExist where there is none, and
 // errMoved where the path means another file now.
 func acquire(path string, o Options, s shape) (_ *found, err error) {
-	info, err := os.Stat(path)
+	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, refuse(path, o, &CorruptError{path, errors.New("it is not a regular file")})
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
@@ -64,6 +64,11 @@ func acquire(path string, o Options, s shape) (_ *found, err error) {
 			_ = f.Close()
 		}
 	}()
+	if o.Check != nil {
+		if err := o.Check(f); err != nil {
+			return nil, fmt.Errorf("open journal: %w", err)
+		}
+	}
 	if err := lock(f); err != nil {
 		return nil, err
 	}
@@ -71,7 +76,7 @@ func acquire(path string, o Options, s shape) (_ *found, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
-	if now, err := os.Stat(path); err != nil || !os.SameFile(now, held) {
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(now, held) {
 		return nil, errMoved
 	}
 	c := check{shape: s, path: path, counts: map[Kind]int{}}

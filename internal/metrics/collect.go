@@ -29,6 +29,8 @@ var (
 	descObligations = desc("vigil_obligations", "What could not be cleaned up yet and is tried again.")
 	descJournal     = desc("vigil_journal_trouble", "1 while what is decided cannot be recorded, so that nothing is repaired.")
 	descRefused     = desc("vigil_journal_refused_total", "Writes that the journal has refused since the controller began, such as a record over its largest size.")
+	descFolder      = desc("vigil_folder_trouble", "1 while the controller's runtime or state directory cannot be used: nothing can be started, or recorded.", "folder")
+	descRestored    = desc("vigil_folder_restored_total", "How often this controller has made again what somebody had removed from its runtime or state directory.", "folder")
 	descBuildInfo   = desc("vigil_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
 )
 
@@ -38,7 +40,7 @@ var workerStates = []role.WorkerState{role.WorkerStarting, role.WorkerReady, rol
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descHealthy, descStep, descAge, descIncarnation, descWorkers, descRankStep, descRankAge, descGlobal, descGlobalLimit,
-		descBundles, descLateness, descLongestAct, descObligations, descJournal, descRefused, descBuildInfo,
+		descBundles, descLateness, descLongestAct, descObligations, descJournal, descRefused, descFolder, descRestored, descBuildInfo,
 	} {
 		ch <- d
 	}
@@ -71,6 +73,10 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(descObligations, float64(s.Obligations))
 	gauge(descJournal, number(s.JournalTrouble))
 	ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.JournalRefused))
+	for _, f := range s.Folders {
+		gauge(descFolder, number(f.Trouble), f.Name)
+		ch <- prometheus.MustNewConstMetric(descRestored, prometheus.CounterValue, float64(f.Restored), f.Name)
+	}
 	ch <- m.buildInfo
 	m.keepOnly(s.Roles)
 	for _, c := range m.counted() {

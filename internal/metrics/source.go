@@ -23,6 +23,14 @@ type Snapshot struct {
 	Obligations       int           // what could not be cleaned up yet
 	JournalTrouble    bool          // what is decided cannot be recorded
 	JournalRefused    int           // writes that the journal has refused since the controller began
+	Folders           []Folder
+}
+
+// Folder is how a directory of the controller's stands.
+type Folder struct {
+	Name     string // runtime or state
+	Trouble  bool   // it is not ours to use, or cannot be made again
+	Restored int    // how often what somebody had removed from it was made again
 }
 
 // Role is how one role stands.

@@ -37,50 +37,55 @@ func DefaultDir() string {
 }
 
 // OpenDir makes the runtime directory, or checks the one that is there; an empty path is DefaultDir. It
-// refuses a path that is a symbolic link, no directory, another user's, or too long to hold sockets.
-// One that others may look into is closed to them.
+// refuses a path that is a symbolic link, no directory or too long to hold sockets, and with a *NotOursError one that
+// another user has made or can write to, or that another user's link leads to. One that others may list is closed to
+// them; that they may pass through it stays. The error names the flag that helps.
 func OpenDir(path string) (Dir, error) {
 	if path == "" {
 		path = DefaultDir()
 	}
-	path, err := filepath.Abs(path)
+	d, err := openDir(path)
 	if err != nil {
-		return Dir{}, fmt.Errorf("open runtime directory: %w", err)
+		return Dir{}, fmt.Errorf("open runtime directory %s: %w; --runtime-dir names another", path, err)
 	}
-	if len(path)+longestName > socketPathMax {
-		return Dir{}, fmt.Errorf("open runtime directory %s: the path has %d bytes, sockets in it can have at most %d: choose one of at most %d bytes",
-			path, len(path), socketPathMax, socketPathMax-longestName)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
-	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
-	}
-	if err := makePrivate(path); err != nil {
-		return Dir{}, fmt.Errorf("open runtime directory %s: %w", path, bare(err))
-	}
-	return Dir{path: path}, nil
+	return d, nil
 }
 
-func makePrivate(path string) error {
-	st, err := os.Lstat(path)
+func openDir(path string) (Dir, error) {
+	path, err := filepath.Abs(path)
 	if err != nil {
-		return err
+		return Dir{}, err
 	}
-	if st.Mode()&fs.ModeSymlink != 0 {
-		return errors.New("it is a symbolic link")
+	if len(path)+longestName > socketPathMax {
+		return Dir{}, fmt.Errorf("the path has %d bytes, sockets in it can have at most %d: choose one of at most %d bytes",
+			len(path), socketPathMax, socketPathMax-longestName)
 	}
-	if !st.IsDir() {
-		return errors.New("it is no directory")
+	above, err := makeAll(filepath.Dir(path), 0o755)
+	if err != nil {
+		return Dir{}, err
 	}
-	if uid, ok := fileOwner(path); !ok || uid != os.Geteuid() {
-		return fmt.Errorf("it belongs to user %d, we are user %d", uid, os.Geteuid())
+	real := filepath.Join(above, filepath.Base(path))
+	if err := os.Mkdir(real, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return Dir{}, bare(err)
 	}
-	if st.Mode().Perm() != 0o700 {
-		return os.Chmod(path, 0o700)
+	if st, err := os.Lstat(real); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return Dir{}, errors.New("it is a symbolic link")
 	}
-	return nil
+	f, err := openFolder(real)
+	if err != nil {
+		return Dir{}, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return Dir{}, err
+	}
+	if st.Mode().Perm()&^0o011 != 0o700 {
+		if err := f.Chmod(0o700); err != nil {
+			return Dir{}, bare(err)
+		}
+	}
+	return Dir{path: path}, nil
 }
 
 func fileOwner(path string) (int, bool) {
@@ -105,11 +110,33 @@ func (d Dir) Socket(prefix string) (string, error) {
 // Lock takes the machine-wide lock of that name, such as "device-4". Its errors are those of the
 // function Lock.
 func (d Dir) Lock(name string) (*FileLock, error) {
-	folder := filepath.Join(d.path, "locks")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, bare(err))
+	folder, err := d.folder("locks")
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 	return Lock(filepath.Join(folder, name+lockSuffix))
+}
+
+// check refuses a directory that is not ours any more. One that is gone is none of its matter.
+func (d Dir) check() error {
+	f, err := OpenFolder(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// folder makes a folder in the directory, or checks the one that is there, and returns its path.
+func (d Dir) folder(name string) (string, error) {
+	path := filepath.Join(d.path, name)
+	f, err := MakeFolder(path, 0o700)
+	if err != nil {
+		return "", err
+	}
+	return path, f.Close()
 }
 
 // SeatOf names the seat of a service of a job.
@@ -186,6 +213,9 @@ func CompanionOf(socket, suffix string) string {
 func (d Dir) Sweep() ([]string, error) {
 	var removed, companions []string
 	var errs []error
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("sweep: %w", err)
+	}
 	err := filepath.WalkDir(d.path, func(path string, item fs.DirEntry, err error) error {
 		if err != nil {
 			if path == d.path {

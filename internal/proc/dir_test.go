@@ -41,7 +41,7 @@ func TestDirIsPrivateAndOurs(t *testing.T) {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
 	open := base + "/open"
-	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
+	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenDir(open); err != nil {
@@ -54,7 +54,7 @@ func TestDirIsPrivateAndOurs(t *testing.T) {
 	if err := errors.Join(os.Symlink(open, link), os.WriteFile(file, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	refused := map[string]string{link: "symbolic link", file: "no directory", base + "/" + strings.Repeat("x", 100): "bytes"}
+	refused := map[string]string{link: "symbolic link", file: "no folder", base + "/" + strings.Repeat("x", 100): "bytes"}
 	if os.Geteuid() == 0 {
 		if err := errors.Join(os.Mkdir(base+"/other", 0o700), os.Chown(base+"/other", 65534, 65534)); err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ func (e *LockedError) Error() string {
 // somebody else holds it is a *LockedError.
 func Lock(path string) (*FileLock, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, bare(err))
 		}
@@ -61,6 +61,9 @@ func Lock(path string) (*FileLock, error) {
 // Stands says whether the lock's file is still at its path: somebody may have removed it, and then others can
 // take a lock of that name.
 func (l *FileLock) Stands() bool { return stillAt(l.file, l.path) }
+
+// Check refuses, with a *NotOursError, a lock whose file another user has made or may write to.
+func (l *FileLock) Check() error { return CheckFile(l.file) }
 
 // Unlock removes the file and gives the lock back.
 func (l *FileLock) Unlock() error {

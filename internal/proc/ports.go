@@ -30,8 +30,8 @@ type Ports struct {
 // Ports opens the leases of the directory. Leases of programs that have ended are void. The error is
 // about the folder of the leases.
 func (d Dir) Ports() (*Ports, error) {
-	folder := filepath.Join(d.path, "ports")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	folder, err := d.folder("ports")
+	if err != nil {
 		return nil, fmt.Errorf("open port leases: %w", err)
 	}
 	if err := d.VoidLeases(); err != nil {
@@ -44,6 +44,9 @@ func (d Dir) Ports() (*Ports, error) {
 // VoidLeases removes the leases of programs that have ended.
 func (d Dir) VoidLeases() error {
 	folder := filepath.Join(d.path, "ports")
+	if err := d.check(); err != nil {
+		return fmt.Errorf("void port leases: %w", err)
+	}
 	list, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("void port leases: %w", err)
@@ -155,7 +158,7 @@ func (p *Ports) take(port int) bool {
 // turn returns the index at which to look first, with the file locked that keeps it, so that a port
 // just used by one program is not the next one's first choice. It must be ended with done.
 func (p *Ports) turn() (next int, done func(next int) error, err error) {
-	f, err := os.OpenFile(filepath.Join(p.folder, "next"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(p.folder, "next"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -7,11 +7,9 @@ import (
 	"os"
 )
 
-// Restore makes the runtime directory again where it has been removed. The error says why that cannot be.
+// Restore checks the runtime directory as OpenDir does, and makes it again where it has been removed. The error says why
+// it cannot be used: a *NotOursError where another user has made one in its place.
 func (d Dir) Restore() error {
-	if st, err := os.Lstat(d.path); err == nil && st.IsDir() {
-		return nil
-	}
 	_, err := OpenDir(d.path)
 	return err
 }
@@ -30,9 +28,11 @@ func (p *Ports) Folder() string { return p.folder }
 func (p *Ports) Restore() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := os.MkdirAll(p.folder, 0o700); err != nil {
-		return fmt.Errorf("open port leases: %w", bare(err))
+	folder, err := MakeFolder(p.folder, 0o700)
+	if err != nil {
+		return fmt.Errorf("open port leases: %w", err)
 	}
+	folder.Close()
 	var errs []error
 	for port, l := range p.held {
 		if stillAt(l.file, l.path) {

@@ -77,7 +77,7 @@ func TestADirectoryThatCannotBeMadeAgainIsNamed(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := dir.Restore(); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "it is no directory") {
+	if err := dir.Restore(); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "is no folder") {
 		t.Errorf("it says %v", err)
 	}
 }

@@ -56,10 +56,7 @@ func writeShmNote(path string, files []shmFile) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("note shared memory: %w", err)
 	}
-	if err := os.WriteFile(path+".new", src, 0o600); err != nil {
-		return fmt.Errorf("note shared memory: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := ReplaceBy(path, path+".new", src, 0o600); err != nil {
 		return fmt.Errorf("note shared memory: %w", err)
 	}
 	return nil

@@ -116,12 +116,8 @@ func (n *TreeNote) write() error {
 	if err != nil {
 		return fmt.Errorf("note processes: %w", err)
 	}
-	making := n.path + ".new"
-	if err := os.WriteFile(making, src, 0o600); err != nil {
-		return fmt.Errorf("note processes: %w", bare(err))
-	}
-	if err := os.Rename(making, n.path); err != nil {
-		return fmt.Errorf("note processes: %w", bare(err))
+	if err := ReplaceBy(n.path, n.path+".new", src, 0o600); err != nil {
+		return fmt.Errorf("note processes: %w", err)
 	}
 	return nil
 }

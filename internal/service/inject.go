@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"vigil/internal/job"
+	"vigil/internal/proc"
 )
 
 // optimizerHook is a sitecustomize module: Python imports it at its start, from the first folder of its
@@ -65,12 +66,7 @@ func writeHook(r *job.Role, logs string) (string, error) {
 	if err := os.MkdirAll(folder, 0o750); err != nil {
 		return "", fmt.Errorf("write optimizer hook: %w", err)
 	}
-	half := path + "." + randomName()
-	if err := os.WriteFile(half, optimizerHook, 0o640); err != nil {
-		return "", fmt.Errorf("write optimizer hook: %w", err)
-	}
-	if err := os.Rename(half, path); err != nil {
-		os.Remove(half)
+	if err := proc.Replace(path, optimizerHook, 0o640); err != nil {
 		return "", fmt.Errorf("write optimizer hook: %w", err)
 	}
 	return folder, nil

@@ -114,6 +114,9 @@ func serve(cmd *cobra.Command, o Options) error {
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	s, err := New(o, log)
+	if notOurs := new(proc.NotOursError); errors.As(err, &notOurs) {
+		return &UsageError{err} // waiting does not help
+	}
 	if err != nil {
 		return fmt.Errorf("start service %s/%d: %w", o.Role.Name, o.Index, err)
 	}

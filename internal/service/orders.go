@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"vigil/api"
+	"vigil/internal/proc"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -66,11 +66,5 @@ func (s *Service) writePeers(json string) error {
 	defer s.writingPeers.Unlock()
 	s.footing.peers = json
 	next := strings.TrimSuffix(s.peersFile, filepath.Ext(s.peersFile)) + ".new"
-	if err := os.WriteFile(next, []byte(json), 0o600); err != nil {
-		return fmt.Errorf("write peers file: %w", err)
-	}
-	if err := os.Rename(next, s.peersFile); err != nil {
-		return fmt.Errorf("replace peers file: %w", err)
-	}
-	return nil
+	return proc.ReplaceBy(s.peersFile, next, []byte(json), 0o600)
 }

@@ -188,7 +188,10 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 	}
 	w.probing, w.endProbes = context.WithCancel(context.Background())
 	dir := filepath.Join(s.opts.LogDir, string(s.id.Role), strconv.Itoa(w.life.Incarnation), fmt.Sprintf("%d.%d", w.life.Rank, attempt))
-	if err := os.MkdirAll(dir, 0o750); err != nil && !full(err) {
+	switch folder, err := proc.MakeFolder(dir, 0o750); {
+	case err == nil:
+		folder.Close()
+	case !full(err):
 		return nil, setting{}, fmt.Errorf("make log folder of %s rank %d: %w", s.id.Role, w.life.Rank, err)
 	}
 	w.files = lifeFiles{

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // outputLimit is how much of a fork server's output is kept, bytes.
@@ -18,7 +20,7 @@ func keepOutput(from *os.File, path string) error {
 	if path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o640)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o640)
 	if err != nil {
 		return fmt.Errorf("keep output of fork server: %w", err)
 	}

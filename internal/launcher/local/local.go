@@ -281,10 +281,12 @@ func (l *Launcher) openLog(id slotID) (string, *os.File, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	folder, err := proc.MakeFolder(filepath.Dir(path), 0o755)
+	if err != nil {
 		return "", nil, err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	folder.Close()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	return path, f, err
 }
 
