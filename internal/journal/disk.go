@@ -19,12 +19,16 @@ import (
 type disk struct {
 	path    string
 	version string
+	job     string
 	shape   shape
+	seams   seams
 	file    *os.File // bolt's own: it closes it
 	db      *bolt.DB
 	rewound bool  // the newest commit was not whole when the file was opened
 	suspect bool  // the last commit failed, perhaps after its meta page was written
 	held    int64 // the file's size when room was last held for it
+	seen    seen
+	faulted bool // its pages could not be read once
 }
 
 // spare is the room on the disk that is held beyond the file's end, in bytes: for what must still be recorded when
@@ -64,6 +68,7 @@ func (d *disk) guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
+			d.faulted = true
 			err = &CorruptError{d.path, fmt.Errorf("while in use: %v", r)}
 		}
 	}()
@@ -87,6 +92,7 @@ func (d *disk) commit(b *batch) error {
 	if err == nil {
 		d.hold()
 	}
+	d.look()
 	return err
 }
 
@@ -231,27 +237,4 @@ func (d *disk) records(kind Kind, each func(key, text []byte)) error {
 		each(p.key, p.text)
 	}
 	return nil
-}
-
-func (d *disk) record(kind Kind, key string) (out []byte, err error) {
-	err = d.guarded(func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
-			b := tx.Bucket([]byte(kind))
-			if b == nil {
-				return nil
-			}
-			stored := storedKey(kind, key)
-			value := b.Get(stored)
-			if value == nil {
-				return nil
-			}
-			_, text, err := decode(kind, stored, value)
-			out = bytes.Clone(text)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read journal %s: %w", d.path, err)
-	}
-	return out, nil
 }

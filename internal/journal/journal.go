@@ -88,6 +88,9 @@ type Options struct {
 	Version string
 	// Forget sets a file aside that would be refused, and begins a new one in its place.
 	Forget bool
+	// Remake, if it is given, is called before a file that was lost is made again. It makes what that needs, such as its
+	// folder, or says why it must not be made.
+	Remake func() error
 	// Check, if it is given, may refuse the open file, such as for its owner.
 	Check func(*os.File) error
 	// Log hears of trouble with the disk, and of a file set aside; nil for nobody.
@@ -126,14 +129,18 @@ type Journal struct {
 	runs sync.Mutex // for BeginRun and its siblings, which read, change and write
 	now  *Run       // the run as it is on the disk; nil before the first
 
+	known    contents // as the last commit left it
+	restored int
+
 	rewound bool
+	remake  func() error
 }
 
 // store is the disk, as the writer knows it.
 type store interface {
-	commit(*batch) error                                // all of the batch, or nothing of it and an error
-	records(Kind, func(key, json []byte)) error         // of the last commit
-	record(k Kind, key string) (json []byte, err error) // nil where there is none
+	commit(*batch) error    // all of the batch, or nothing of it and an error
+	lost() string           // how the file has ceased to be the one that was written; empty: it has not
+	restore(contents) error // makes it again, with these records
 	close() error
 }
 
@@ -141,11 +148,12 @@ type store interface {
 type pace struct {
 	stall        time.Duration // a commit that takes longer is Trouble
 	retry, slack time.Duration // before the first attempt after a failed one; at most
+	look         time.Duration // between two looks at the file
 	close        time.Duration // for Close to write what is queued
 	sure         time.Duration // for BeginRun and its siblings
 }
 
-var usualPace = pace{stall: time.Second, retry: 50 * time.Millisecond, slack: 2 * time.Second, close: 5 * time.Second, sure: 10 * time.Second}
+var usualPace = pace{stall: time.Second, retry: 50 * time.Millisecond, slack: 2 * time.Second, look: time.Second, close: 5 * time.Second, sure: 10 * time.Second}
 
 // seams are what tests of this package replace.
 type seams struct {
@@ -179,7 +187,10 @@ func open(path string, o Options, s seams) (*Journal, error) {
 	j := &Journal{
 		path: path, fault: o.Fault, log: o.Log, disk: d, pace: s.pace,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
-		queue: newBatch(), rewound: d.rewound,
+		queue: newBatch(), rewound: d.rewound, remake: o.Remake,
+	}
+	if j.known, err = d.read(); err != nil {
+		return nil, errors.Join(err, d.close())
 	}
 	if s.wrap != nil {
 		j.disk = s.wrap(d)

@@ -30,7 +30,7 @@ func must(t testing.TB, err error) {
 
 func quick() seams {
 	s := seams{shape: currentShape, pace: usualPace, noSync: true}
-	s.pace.retry, s.pace.slack = 5*time.Millisecond, 20*time.Millisecond
+	s.pace.retry, s.pace.slack, s.pace.look = 5*time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
 	return s
 }
 
@@ -56,7 +56,9 @@ func content(t testing.TB, j *Journal) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, k := range kinds {
-		must(t, j.disk.records(k, func(key, text []byte) { out[string(k)+"/"+string(key)] = string(text) }))
+		for key, text := range j.records(k) {
+			out[string(k)+"/"+key] = string(text)
+		}
 	}
 	return out
 }

@@ -117,16 +117,25 @@ func refuse(path string, o Options, why error) error {
 	if !o.Forget || !refusal(why) {
 		return why
 	}
+	aside, err := setAside(path)
+	if err != nil {
+		return err
+	}
+	o.Log.Warn("a journal was set aside, and what it knew is forgotten", "journal", path, "now", aside, "why", why)
+	return errMoved
+}
+
+// setAside renames a file to PATH.set-aside-N, and returns that.
+func setAside(path string) (string, error) {
 	for n := 1; ; n++ {
 		aside := fmt.Sprintf("%s.set-aside-%d", path, n)
 		if _, err := os.Lstat(aside); err == nil {
 			continue
 		}
 		if err := cmp.Or(os.Rename(path, aside), syncDir(filepath.Dir(path))); err != nil {
-			return fmt.Errorf("set journal aside: %w", err)
+			return "", fmt.Errorf("set journal aside: %w", err)
 		}
-		o.Log.Warn("a journal was set aside, and what it knew is forgotten", "journal", path, "now", aside, "why", why)
-		return errMoved
+		return aside, nil
 	}
 }
 
@@ -137,12 +146,12 @@ func create(path string, o Options, s seams) error {
 	if err != nil {
 		return err
 	}
-	name := f.Name()
-	defer os.Remove(name)
+	making := f.Name()
+	defer os.Remove(making)
 	if err := f.Close(); err != nil {
 		return err
 	}
-	db, err := bolt.Open(name, 0o600, boltOptions(s, nil))
+	db, err := bolt.Open(making, 0o600, boltOptions(s, nil))
 	if err != nil {
 		return err
 	}
@@ -152,14 +161,19 @@ func create(path string, o Options, s seams) error {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	err = os.Link(name, path)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) { // a file system without links
-		err = unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := name(making, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// name gives a file that is whole its name, unless there is one of that name.
+func name(making, path string) error {
+	err := os.Link(making, path)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) { // a file system without links
+		err = unix.Renameat2(unix.AT_FDCWD, making, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	}
+	return err
 }
 
 func boltOptions(s seams, f *os.File) *bolt.Options {
@@ -176,7 +190,7 @@ func boltOptions(s seams, f *os.File) *bolt.Options {
 // open gives the file to bbolt, and brings it to the present shape.
 func (f *found) open(path string, o Options, s seams) (*disk, error) {
 	sweep(path)
-	d := &disk{path: path, version: o.Version, shape: s.shape, file: f.file, rewound: f.torn}
+	d := &disk{path: path, version: o.Version, job: o.Job, shape: s.shape, seams: s, file: f.file, rewound: f.torn}
 	err := d.guarded(func() (err error) {
 		d.db, err = bolt.Open(path, 0o600, boltOptions(s, f.file))
 		return err
@@ -186,6 +200,7 @@ func (f *found) open(path string, o Options, s seams) (*disk, error) {
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
 	d.hold()
+	d.look()
 	if !f.stale {
 		return d, nil
 	}
@@ -195,6 +210,7 @@ func (f *found) open(path string, o Options, s seams) (*disk, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bring journal %s up to date: %w", path, err), d.close())
 	}
+	d.look()
 	o.Log.Info("the journal of an older version was brought up to date", "journal", path)
 	return d, nil
 }

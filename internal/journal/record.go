@@ -68,16 +68,12 @@ func Read[T any](j *Journal, kind Kind) (map[string]T, error) {
 		return nil, fmt.Errorf("read journal: no kind %q", kind)
 	}
 	out := map[string]T{}
-	var bad error
-	err := j.disk.records(kind, func(key, text []byte) {
+	for key, text := range j.records(kind) {
 		var v T
-		if err := json.Unmarshal(text, &v); err != nil && bad == nil {
-			bad = fmt.Errorf("read %s %q from journal %s: %w", kind, key, j.path, err)
+		if err := json.Unmarshal(text, &v); err != nil {
+			return nil, fmt.Errorf("read %s %q from journal %s: %w", kind, key, j.path, err)
 		}
-		out[string(key)] = v
-	})
-	if err = errors.Join(err, bad); err != nil {
-		return nil, err
+		out[key] = v
 	}
 	return out, nil
 }
@@ -85,14 +81,29 @@ func Read[T any](j *Journal, kind Kind) (map[string]T, error) {
 // ReadOne returns one record and whether there is one, as [Read] does.
 func ReadOne[T any](j *Journal, kind Kind, key string) (T, bool, error) {
 	var v T
-	text, err := j.disk.record(kind, key)
-	if text == nil || err != nil {
-		return v, false, err
+	j.mu.Lock()
+	text := j.known[id{kind, key}]
+	j.mu.Unlock()
+	if text == nil {
+		return v, false, nil
 	}
 	if err := json.Unmarshal(text, &v); err != nil {
 		return v, false, fmt.Errorf("read %s %q from journal %s: %w", kind, key, j.path, err)
 	}
 	return v, true, nil
+}
+
+// records returns those of a kind. Their JSON is never changed.
+func (j *Journal) records(kind Kind) map[string][]byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := map[string][]byte{}
+	for at, text := range j.known {
+		if at.kind == kind {
+			out[at.key] = text
+		}
+	}
+	return out
 }
 
 // A record in the file is a CRC-32C of all of it with its kind and key (4 bytes, big-endian), the

@@ -301,33 +301,6 @@ func TestManyWritersAndReadersAtOnce(t *testing.T) {
 	}
 }
 
-// A file that is spoiled while it is open must not take the controller with it.
-func TestAFileThatIsCutWhileOpenEndsTheJournalAndNotTheProcess(t *testing.T) {
-	path := newPath(t)
-	j := mustOpen(t, path, quick())
-	for i := range 2000 {
-		j.Write(Put(Plan, fmt.Sprint(i), strings.Repeat("m", 200)))
-	}
-	must(t, j.Write().Wait(soon(t)))
-	must(t, os.Truncate(path, 0))
-	var bad *CorruptError
-	if err := j.Write(Put(Plan, "17", 1)).Wait(soon(t)); !errors.As(err, &bad) {
-		t.Errorf("a write gave %v", err)
-	}
-	if err := j.Write(Put(Plan, "18", 1)).Wait(soon(t)); !errors.As(err, &bad) {
-		t.Errorf("the next write gave %v", err)
-	}
-	if _, err := Read[string](j, Plan); err == nil {
-		t.Error("records were read")
-	}
-	if text, is := j.Trouble(); !is || !strings.Contains(text, "nothing more can be recorded") {
-		t.Errorf("trouble: %q", text)
-	}
-	if err := j.Close(); !errors.As(err, &bad) {
-		t.Errorf("Close gave %v", err)
-	}
-}
-
 func TestARealFullDiskIsTroubleUntilThereIsRoom(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {

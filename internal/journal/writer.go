@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -146,9 +147,11 @@ func (j *Journal) kick() {
 // writer makes commits until Close, and then what is queued, unless that fails.
 func (j *Journal) writer() {
 	defer close(j.ended)
+	look := time.NewTicker(j.pace.look)
+	defer look.Stop()
 	back := j.pace.retry
 	for n := 1; ; {
-		b := j.take()
+		b := j.take(look.C)
 		if b == nil {
 			return
 		}
@@ -171,8 +174,8 @@ func (j *Journal) writer() {
 	}
 }
 
-// take waits for something to write. It is nil when there will be nothing more.
-func (j *Journal) take() *batch {
+// take waits for something to write, and minds the file meanwhile. It is nil when there will be nothing more.
+func (j *Journal) take(look <-chan time.Time) *batch {
 	for {
 		j.mu.Lock()
 		b, closed := j.queue, j.closed
@@ -185,8 +188,19 @@ func (j *Journal) take() *batch {
 		if closed {
 			return nil
 		}
-		<-j.wake
+		select {
+		case <-j.wake:
+		case <-look:
+			j.idle(j.mind())
+		}
 	}
+}
+
+// idle notes how a look at the file has ended with nothing to write.
+func (j *Journal) idle(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.judge(err)
 }
 
 func (j *Journal) attempt(n int, b *batch) error {
@@ -195,7 +209,16 @@ func (j *Journal) attempt(n int, b *batch) error {
 	})
 	defer slow.Stop()
 	j.fault(n, Before)
-	if err := j.disk.commit(b); err != nil {
+	if err := j.mind(); err != nil {
+		return err
+	}
+	err := j.disk.commit(b)
+	if bad := new(CorruptError); errors.As(err, &bad) { // it was spoiled in that moment
+		if err = j.writeBack(bad.Why.Error()); err == nil {
+			err = j.disk.commit(b)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	j.fault(n, After)
@@ -208,21 +231,12 @@ func (j *Journal) settle(b *batch, err error) (over bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.underWay = nil
+	j.judge(err)
 	if err == nil {
-		if j.failing != nil {
-			j.log.Info("the journal is written again", "journal", j.path, "after", time.Since(j.failed).Round(time.Millisecond))
-		}
-		j.failing = nil
+		j.known = j.known.with(b)
 		b.end(nil)
 		return false
 	}
-	if j.failing == nil || j.failing.Error() != err.Error() {
-		j.log.Error("the journal cannot be written", "journal", j.path, "err", err)
-	}
-	if j.failing == nil {
-		j.failed = time.Now()
-	}
-	j.failing = err
 	j.queue = merged(b, j.queue)
 	for _, c := range j.queue.commits {
 		c.last = err
@@ -235,6 +249,24 @@ func (j *Journal) settle(b *batch, err error) (over bool) {
 		j.queue.end(fmt.Errorf("%w: %w", ErrClosed, err))
 	}
 	return j.broken || j.closed
+}
+
+// judge notes how an attempt has ended, and says what is new. The caller has j.mu.
+func (j *Journal) judge(err error) {
+	if err == nil {
+		if j.failing != nil {
+			j.log.Info("the journal is written again", "journal", j.path, "after", time.Since(j.failed).Round(time.Millisecond))
+		}
+		j.failing = nil
+		return
+	}
+	if j.failing == nil || j.failing.Error() != err.Error() {
+		j.log.Error("the journal cannot be written", "journal", j.path, "err", err)
+	}
+	if j.failing == nil {
+		j.failed = time.Now()
+	}
+	j.failing = err
 }
 
 func (b *batch) end(err error) {
