@@ -32,15 +32,20 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	if err != nil {
 		return fmt.Errorf("make the state directory %s: %w; --state-dir names another", home, err)
 	}
-	end.add("state directory", func(context.Context) error { return folder.Close() })
 	g.home = home
-	lock, err := lockState(filepath.Join(home, lockFile))
-	if held := new(proc.LockedError); errors.As(err, &held) {
+	if g.runtime, err = proc.OpenDir(o.RuntimeDir); err != nil {
+		return &unusableError{errors.Join(err, folder.Close())}
+	}
+	lock, err := lockState(home, folder, g.runtime)
+	if held := new(proc.LockedError); errors.As(err, &held) && held.PID > 0 {
 		return fmt.Errorf("the state directory %s has a controller already (pid %d)", home, held.PID)
+	} else if errors.As(err, &held) {
+		return fmt.Errorf("the state directory %s has a controller already (%s)", home, held)
 	} else if err != nil {
 		return fmt.Errorf("use the state directory %s: %w; --state-dir names another", home, err)
 	}
-	end.add("state lock", func(context.Context) error { return lock.Unlock() })
+	g.folder = &stateFolder{lock: lock, log: log}
+	end.add("state lock", func(context.Context) error { return lock.unlock() })
 	if err := g.findSurvivors(home, o.Job.Name); err != nil {
 		return err
 	}
@@ -61,9 +66,7 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 		}
 		f.Close()
 	}
-	if g.runtime, err = proc.OpenDir(o.RuntimeDir); err != nil {
-		return &unusableError{err}
-	}
+	g.folder.keep(g.logs, g.incidents)
 	_, err = g.runtime.Sweep()
 	return err
 }

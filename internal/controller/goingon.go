@@ -42,7 +42,7 @@ func (g *ground) openJournal(o *Options, home string, log *slog.Logger) error {
 	if info, err := os.Stat(path); err == nil {
 		g.heard = info.ModTime()
 	}
-	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Check: proc.CheckFile, Log: log.With("part", "journal"), Fault: fault}); err != nil {
+	if g.journal, err = journal.Open(path, journal.Options{Job: o.Job.Name, Version: o.Version, Forget: o.ForgetState, Check: proc.CheckFile, Remake: g.folder.regain, Log: log.With("part", "journal"), Fault: fault}); err != nil {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
 	g.close = g.journal.Close

@@ -48,6 +48,7 @@ type ground struct {
 	secret    string       // the job's, for services
 	token     string       // of the HTTP interface; may be empty
 	home      string       // the state directory
+	folder    *stateFolder // the same, kept
 	state     string       // folder of the run
 	logs      string
 	// incidents is the folder of what is kept of them: ID.json, and evidence in ID/.

@@ -240,6 +240,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.endings.add("rhythms", c.followRhythms())
 	c.endings.add("steps", c.followSteps())
 	c.endings.add("runtime directory", c.followFooting())
+	c.endings.add("state directory", every(lookAtFooting, func() { _ = c.ground.folder.regain() })) // what fails has been said
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())
 	}

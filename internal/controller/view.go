@@ -311,6 +311,8 @@ func (s source) Snapshot() metrics.Snapshot {
 	out.JournalRefused = writes
 	trouble, restored := s.footing.look()
 	out.Folders = append(out.Folders, metrics.Folder{Name: "runtime", Trouble: trouble, Restored: restored})
+	trouble, restored = s.ground.folder.look()
+	out.Folders = append(out.Folders, metrics.Folder{Name: "state", Trouble: trouble, Restored: restored + s.ground.journal.Restored()})
 	for _, rec := range recs {
 		r := metrics.Role{Name: rec.Name, Healthy: rec.Healthy, Step: rec.CurrentStep, HeartbeatAge: time.Since(rec.LastHeartbeat), Incarnation: rec.Incarnation}
 		for _, k := range rec.Ranks {

@@ -58,9 +58,27 @@ func Lock(path string) (*FileLock, error) {
 	}
 }
 
+// LockFolder takes the lock of an open folder, which lasts as long as it is open. That somebody else holds it is a
+// *LockedError, without the pid. Where the file system has no locks for folders, as NFS, there is none.
+func LockFolder(folder *os.File) error {
+	err := flock(folder)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return &LockedError{Path: folder.Name()}
+	case errors.Is(err, unix.EBADF), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+		return nil
+	case err != nil:
+		return fmt.Errorf("lock folder %s: %w", folder.Name(), err)
+	}
+	return nil
+}
+
 // Stands says whether the lock's file is still at its path: somebody may have removed it, and then others can
 // take a lock of that name.
 func (l *FileLock) Stands() bool { return stillAt(l.file, l.path) }
+
+// Path is where the lock's file is.
+func (l *FileLock) Path() string { return l.path }
 
 // Check refuses, with a *NotOursError, a lock whose file another user has made or may write to.
 func (l *FileLock) Check() error { return CheckFile(l.file) }
