@@ -17,14 +17,14 @@ import (
 
 const lockSuffix = ".lock"
 
-// Ports leases TCP ports of this machine. Programs of one user that share a runtime directory never
-// get the same port at one time. It may be used from many goroutines.
+// Ports leases TCP ports of this machine. Two programs of ours never get the same port at one time, of whichever users
+// they are. It may be used from many goroutines.
 type Ports struct {
 	folder  string
 	choices []int
 
 	mu   sync.Mutex
-	held map[int]*FileLock
+	held map[int]lease
 }
 
 // Ports opens the leases of the directory. Leases of programs that have ended are void. The error is
@@ -38,7 +38,7 @@ func (d Dir) Ports() (*Ports, error) {
 		return nil, err
 	}
 	low, high := ephemeral()
-	return &Ports{folder: folder, choices: choices(low, high), held: map[int]*FileLock{}}, nil
+	return &Ports{folder: folder, choices: choices(low, high), held: map[int]lease{}}, nil
 }
 
 // VoidLeases removes the leases of programs that have ended.
@@ -106,7 +106,8 @@ func (p *Ports) Claim(port int) error {
 	if err != nil {
 		return fmt.Errorf("lease port %d: %w", port, err)
 	}
-	p.held[port] = l
+	name, _ := namePort(port) // who is bound to it has it in any case
+	p.held[port] = lease{l, name}
 	return nil
 }
 
@@ -122,7 +123,7 @@ func (p *Ports) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for port, l := range p.held {
-		_ = l.Unlock()
+		l.end()
 		delete(p.held, port)
 	}
 	return nil
@@ -131,7 +132,7 @@ func (p *Ports) Close() error {
 func (p *Ports) release(ports []int) {
 	for _, port := range ports {
 		if l, ok := p.held[port]; ok {
-			_ = l.Unlock()
+			l.end()
 			delete(p.held, port)
 		}
 	}
@@ -147,11 +148,12 @@ func (p *Ports) take(port int) bool {
 	if err != nil {
 		return false
 	}
-	if !bindable(port) {
-		_ = l.Unlock()
+	name, free := namePort(port)
+	if !free || !bindable(port) {
+		lease{l, name}.end()
 		return false
 	}
-	p.held[port] = l
+	p.held[port] = lease{l, name}
 	return true
 }
 

@@ -1,6 +1,35 @@
 package proc
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Users have runtime directories of their own, and ports of the machine.
+func TestProgramsThatDoNotShareADirectoryNeverLeaseTheSamePort(t *testing.T) {
+	seen := map[int]bool{}
+	for range 2 {
+		ports, err := shortDir(t).Ports()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ports.Close()
+		if err := os.WriteFile(filepath.Join(ports.Folder(), "next"), []byte("4711\n"), 0o600); err != nil { // both begin there
+			t.Fatal(err)
+		}
+		got, err := ports.Lease(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, port := range got {
+			if seen[port] {
+				t.Errorf("port %d is leased twice", port)
+			}
+			seen[port] = true
+		}
+	}
+}
 
 func TestProgramsThatDoNotShareADirectoryDoNotBeginWithTheSamePort(t *testing.T) {
 	seen := map[int]bool{}

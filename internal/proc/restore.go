@@ -35,16 +35,16 @@ func (p *Ports) Restore() error {
 	folder.Close()
 	var errs []error
 	for port, l := range p.held {
-		if stillAt(l.file, l.path) {
+		if stillAt(l.lock.file, l.lock.path) {
 			continue
 		}
-		again, err := Lock(l.path)
+		again, err := Lock(l.lock.path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("lease port %d again: %w", port, err))
 			continue
 		}
-		_ = l.file.Close() // of a file that nobody finds
-		p.held[port] = again
+		_ = l.lock.file.Close() // of a file that nobody finds
+		p.held[port] = lease{again, l.name}
 	}
 	return errors.Join(errs...)
 }

@@ -133,6 +133,9 @@ func ours(env map[string]string, s setting) {
 	}
 	if seen := visible(s); len(seen) > 0 {
 		env[cmp.Or(s.Devices, devices.CUDA)] = strings.Join(seen, ",")
+		if s.Devices == devices.CUDA { // nvidia-smi counts so, by which they are locked, and CUDA by speed
+			unlessSet(env, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+		}
 	}
 }
 

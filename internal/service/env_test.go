@@ -105,6 +105,12 @@ func TestAWorkerFindsWhatTorchrunWouldSetAndWhatVigilSays(t *testing.T) {
 		{"the first life counts no restart", func(s *setting) {
 			s.Life.Incarnation = 1
 		}, with(torchrun(), "TORCHELASTIC_RESTART_COUNT", "0", "VIGIL_INCARNATION", "1", "VIGIL_LIFE", "tiny-0a1b2c3d/critic/1/3/1")},
+		{"devices of another vendor are in its variable", func(s *setting) {
+			s.Devices = "HIP_VISIBLE_DEVICES"
+		}, without(with(torchrun(), "HIP_VISIBLE_DEVICES", "4,5"), "CUDA_VISIBLE_DEVICES")},
+		{"CUDA counts devices as nvidia-smi does", func(s *setting) {
+			s.Devices = "CUDA_VISIBLE_DEVICES"
+		}, with(torchrun(), "CUDA_DEVICE_ORDER", "PCI_BUS_ID")},
 		{"a single local worker keeps its threads", func(s *setting) {
 			s.Run.Workers = s.Run.Workers[1:]
 			s.LocalRank = 0
