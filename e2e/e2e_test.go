@@ -107,12 +107,16 @@ func setup(env *testscript.Env) error {
 	}
 	env.Setenv("LIBRARY", library)
 	env.Setenv("FRAMEWORKS", frameworks())
+	env.Setenv("AGENTS", os.Getenv(agentsFolder))
 	for _, pair := range env.Vars {
 		name, _, _ := strings.Cut(pair, "=")
 		s.inherited = append(s.inherited, name)
 	}
 	return nil
 }
+
+// agentsFolder names the folder of a Python, and of what was installed with it, that has tracing agents and coverage.
+const agentsFolder = "VIGIL_TEST_AGENTS"
 
 // frameworks is a Python that may have transformers and Lightning: the one that the environment names.
 func frameworks() string {
@@ -148,6 +152,8 @@ func condition(name string) (bool, error) {
 		return exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt").Run() == nil, nil
 	case "netns": // one with an IPv6 loopback can be made
 		return exec.Command("unshare", "-n", "sh", "-ec", "ip link set lo up; ip addr show dev lo | grep -q ::1").Run() == nil, nil
+	case "agents":
+		return os.Getenv(agentsFolder) != "", nil
 	case "torch": // Debian's, python3-torch
 		return imports("/usr/bin/python3", "torch"), nil
 	case "transformers":

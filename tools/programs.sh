@@ -1,6 +1,6 @@
 #!/bin/sh
 # Real trainings, with the frameworks that people use: a virtual environment with what tools/programs.txt pins
-# is made in the user's cache, and kept until that file changes; then the tests that want frameworks run with it.
+# is made in the user's cache, and kept until that file changes, and another one with tools/agents.txt; then the tests that want frameworks run with it.
 #
 #	programs.sh          make it where there is none, and run the tests
 #	programs.sh present  run the tests if it is there; else say so and end well
@@ -8,6 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 pins=$PWD/tools/programs.txt
+agents=$PWD/tools/agents.txt
 home=${XDG_CACHE_HOME:-$HOME/.cache}/vigil/programs
 python=$home/venv/bin/python
 
@@ -45,12 +46,32 @@ make_venv() {
 	echo "programs: $(du -sh "$home/venv" | cut -f 1) in $home/venv"
 }
 
+# Tracing agents change every Python that they are installed for: they have an environment of their own.
+make_agents() {
+	cmp -s "$agents" "$home/agents/pins.txt" && "$home/agents/bin/python" -c '' 2>/dev/null && return
+	from=$(maker)
+	rm -rf "$home/agents"
+	echo "programs: installing OpenTelemetry, ddtrace and coverage in $home/agents"
+	"$from" -m venv "$home/agents" || fail "$from cannot make a virtual environment"
+	if ! "$home/agents/bin/python" -m pip install --quiet --no-cache-dir --only-binary :all: -r "$agents" >"$home/pip.log" 2>&1; then
+		fail "not installed: $(grep '^ERROR' "$home/pip.log" | tail -n 1) (all of it: $home/pip.log)"
+	fi
+	for folder in "$home"/agents/lib/python3*/site-packages; do
+		echo 'import coverage; coverage.process_startup()' >"$folder/coverage_start.pth"
+	done
+	cp "$agents" "$home/agents/pins.txt"
+}
+
 case ${1:-} in
 present) made || { echo "programs: real Hugging Face and Lightning trainings are not run: no environment for them is here (make programs)"; exit 0; } ;;
-*) made || make_venv ;;
+*)
+	made || make_venv
+	make_agents
+	;;
 esac
+[ ! -f "$home/agents/pins.txt" ] || export VIGIL_TEST_AGENTS="$home/agents/bin"
 
 export VIGIL_TEST_PYTHON="$python" TORCH_PYTHON="$python" HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
-${GO:-go} test -timeout 20m -count=1 -run 'TestScripts/(huggingface|lightning)$' ./e2e
+${GO:-go} test -timeout 20m -count=1 -run 'TestScripts/(huggingface|lightning|agents)$' ./e2e
 [ "${1:-}" = present ] || ${GO:-go} test -timeout 20m -count=1 ./e2e/programs
 cd python && exec "$python" -m unittest tests.test_integrations
