@@ -68,7 +68,7 @@ func fits(operation, method, at string) bool {
 // that it is bound to, HOST:PORT.
 func (a *API) Harmless(bound string) http.Handler {
 	return roleapi.Guard(bound)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if open := []string{metricsPath, healthPath, readyPath}; !slices.Contains(open, r.URL.Path) || r.URL.RawPath != "" {
+		if open := []string{metricsPath, healthPath, readyPath}; !slices.Contains(open, r.URL.Path) {
 			roleapi.WriteProblem(w, roleapi.NewProblem(http.StatusNotFound, "only "+strings.Join(open, ", ")+" are served at this address"))
 			return
 		}
