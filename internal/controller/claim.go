@@ -15,6 +15,9 @@ import (
 // been started.
 func (g *ground) claimDevices(ctx context.Context, o *Options, need int, log *slog.Logger) error {
 	inv, err := o.inventory(ctx, need)
+	if unknown := new(devices.UnknownError); errors.As(err, &unknown) {
+		return g.notNow(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -108,13 +108,14 @@ func (c *Claim) tendNow() {
 	}
 }
 
-// seize takes the devices, all or none. Devices of the job itself, in processes that outlived the controller which
-// took them, are its own. conflict says who was faster, and for which device.
-func seize(devices []Device, job string, mine func(Holder) bool) (c *Claim, conflict []Taken, err error) {
+// seize takes the devices, all or none. had are those of the job itself, in processes that outlived the controller which
+// took them: their locks are taken over later. conflict says who was faster, and for which device.
+func seize(devices []Device, had map[string]bool, job string, mine func(Holder) bool) (c *Claim, conflict []Taken, err error) {
 	c = &Claim{Devices: slices.Clone(devices)}
 	defer func() {
 		if err != nil || conflict != nil {
 			_ = c.Close()
+			c = nil
 		}
 	}()
 	h := hold{job: digest(job), since: time.Now(), nonce: nonce(), title: title(job)}
@@ -123,7 +124,10 @@ func seize(devices []Device, job string, mine func(Holder) bool) (c *Claim, conf
 		h.key = s.key
 		s.lock, err = announce(lockName + s.key)
 		if errors.Is(err, unix.EADDRINUSE) {
-			err = nil // perhaps with a process of the job
+			if !had[s.key] {
+				return c, []Taken{{Device: d.ID, Holders: []Holder{lockedBy(s.key)}}}, nil
+			}
+			err = nil
 		}
 		if err == nil {
 			s.hold, err = announce(h.name())
@@ -140,14 +144,8 @@ func seize(devices []Device, job string, mine func(Holder) bool) (c *Claim, conf
 	if err != nil {
 		return c, nil, fmt.Errorf("claim devices: %w", err)
 	}
-	for i, d := range devices {
-		holders := t.holders[d.key()]
-		others := slices.DeleteFunc(slices.Clone(holders), mine)
-		earlier := len(holders) - len(others) - 1 // of the job, less ourselves
-		if len(others) == 0 && c.seats[i].lock == nil && earlier < 1 {
-			others = append(others, lockedBy(d.key()))
-		}
-		if len(others) > 0 {
+	for _, d := range devices { // who has one of which the lock is not with him: the next controller of a job
+		if others := slices.DeleteFunc(slices.Clone(t.holders[d.key()]), mine); len(others) > 0 {
 			conflict = append(conflict, Taken{Device: d.ID, Holders: others})
 		}
 	}

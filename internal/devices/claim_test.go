@@ -550,6 +550,14 @@ func TestWhoDoesNotWaitDoesNotPushIn(t *testing.T) {
 }
 
 func TestManyAtOnceHaveDevicesOfTheirOwn(t *testing.T) {
+	t.Run("in turn", manyAtOnce)
+	t.Run("all in the same moment", func(t *testing.T) { // since somebody keeps the turn to himself
+		begin(t, os.Geteuid(), job{Stolen: "vigil/turn"}).says("has ")
+		manyAtOnce(t)
+	})
+}
+
+func manyAtOnce(t *testing.T) {
 	all := pretend(t, 8, 1)
 	var group sync.WaitGroup
 	var mu sync.Mutex

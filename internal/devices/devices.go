@@ -109,7 +109,7 @@ func All(ctx context.Context, o Options) (Inventory, error) {
 		return Inventory{Devices: all, Variable: variable}, err
 	}
 	if len(errs) > 0 {
-		return Inventory{}, errors.Join(errs...)
+		return Inventory{}, &UnknownError{errors.Join(errs...)}
 	}
 	for _, variable := range Variables { // nobody to ask: the environment is all that is known
 		if names, given := visibleNames(o.Environ, variable); given && len(names) > 0 {
@@ -118,6 +118,14 @@ func All(ctx context.Context, o Options) (Inventory, error) {
 	}
 	return Inventory{Variable: CUDA}, nil
 }
+
+// UnknownError says that no tool could say which devices there are.
+type UnknownError struct{ Err error }
+
+func (e *UnknownError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the tools have said.
+func (e *UnknownError) Unwrap() error { return e.Err }
 
 // Wish narrows the inventory to the devices that --gpus names, and says how many of them are wanted: as many as it
 // names, or need without it, but never more than there are.

@@ -187,7 +187,7 @@ func (s *seeker) wait(ctx context.Context) (*Claim, error) {
 
 // try claims all that is wanted or nothing. A tool is asked only where the locks let it have the devices.
 func (s *seeker) try(ctx context.Context) (*Claim, error) {
-	if _, err := s.free(nil); err != nil {
+	if _, _, err := s.free(nil); err != nil {
 		return nil, err
 	}
 	users, err := s.askUsers(ctx)
@@ -198,32 +198,33 @@ func (s *seeker) try(ctx context.Context) (*Claim, error) {
 		return nil, fmt.Errorf("claim devices: %w", err)
 	}
 	defer turn(ctx)()
-	free, err := s.free(users)
-	if err != nil {
-		return nil, err
+	var faster []Taken
+	for range len(s.inv.Devices) + 1 { // one that did not wait for its turn may be faster, and leave others
+		free, had, err := s.free(users)
+		if err != nil {
+			return nil, err
+		}
+		c, conflict, err := seize(free, had, s.o.Job, s.mine)
+		if err != nil || conflict == nil {
+			return c, err
+		}
+		faster = conflict
 	}
-	c, conflict, err := seize(free, s.o.Job, s.mine)
-	if err != nil {
-		return nil, err
-	}
-	if conflict != nil {
-		return nil, &Busy{Want: s.inv.Want, Free: s.inv.Want - len(conflict), Of: len(s.inv.Devices), Taken: conflict, Queue: 1}
-	}
-	return c, nil
+	return nil, &Busy{Want: s.inv.Want, Free: s.inv.Want - len(faster), Of: len(s.inv.Devices), Taken: faster, Queue: 1}
 }
 
 // mine says whether a holder is the job itself: by its uid, which the kernel says, and its name.
 func (s *seeker) mine(h Holder) bool { return h.UID == os.Geteuid() && h.job == digest(s.o.Job) }
 
-// free returns the devices that can be had, as many as are wanted, or a *Busy.
-func (s *seeker) free(users []User) ([]Device, error) {
+// free returns the devices that can be had, as many as are wanted, and the keys of those that the job has already; or a
+// *Busy.
+func (s *seeker) free(users []User) (free []Device, had map[string]bool, err error) {
 	t, err := look(s.inv.Devices)
 	if err != nil {
-		return nil, fmt.Errorf("claim devices: %w", err)
+		return nil, nil, fmt.Errorf("claim devices: %w", err)
 	}
-	var free []Device
 	busy := &Busy{Want: s.inv.Want, Of: len(s.inv.Devices)}
-	had := 0
+	had = map[string]bool{}
 	for _, d := range s.inv.Devices {
 		holders := t.holders[d.key()]
 		taken := Taken{Device: d.ID, Ill: d.Ill, Holders: slices.DeleteFunc(slices.Clone(holders), s.mine), Users: foreign(d, users, s.o.Ours)}
@@ -232,7 +233,7 @@ func (s *seeker) free(users []User) ([]Device, error) {
 			continue
 		}
 		if len(holders) > 0 {
-			had++
+			had[d.key()] = true
 		}
 		free = append(free, d)
 	}
@@ -243,10 +244,10 @@ func (s *seeker) free(users []User) ([]Device, error) {
 		}
 	}
 	busy.Free = len(free)
-	if len(free) < s.inv.Want || len(busy.Ahead) > 0 && had < s.inv.Want { // what the job has already is not queued for
-		return nil, busy
+	if len(free) < s.inv.Want || len(busy.Ahead) > 0 && len(had) < s.inv.Want { // what the job has already is not queued for
+		return nil, nil, busy
 	}
-	return free[:s.inv.Want], nil
+	return free[:s.inv.Want], had, nil
 }
 
 // foreign returns those who use the device and are not the job's.
@@ -269,7 +270,7 @@ func (s *seeker) askUsers(ctx context.Context) ([]User, error) {
 
 // turnTime is how long one waits for another that is taking devices in this moment. What keeps two from having the
 // same one is the lock: the turn keeps two that want several from taking half of them each.
-const turnTime = 2 * time.Second
+const turnTime = 5 * time.Second
 
 // turn waits for its turn to take devices, and returns what ends it.
 func turn(ctx context.Context) (done func()) {

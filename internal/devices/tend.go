@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inheritedEvery is how often a service looks after the locks that it has inherited: a machine may have many services,
+// each with all locks of its job.
+const inheritedEvery = 5 * time.Second
+
 // Tend looks after the locks that this process has inherited from a controller, until done is closed: it answers who
 // asks while there is no controller, and has the kernel name this process where the one that is named has ended.
 func Tend(done <-chan struct{}) {
@@ -29,7 +33,7 @@ func Tend(done <-chan struct{}) {
 	for _, fd := range fds {
 		first[fd] = of(fd)
 	}
-	tick := time.NewTicker(tendEvery)
+	tick := time.NewTicker(inheritedEvery)
 	defer tick.Stop()
 	for {
 		for _, fd := range fds {
