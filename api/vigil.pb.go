@@ -1597,6 +1597,7 @@ type Answer struct {
 	Pending       bool                   `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`                                                                          // SetStep: taken at the next start
 	Held          []string               `protobuf:"bytes,5,rep,name=held,proto3" json:"held,omitempty"`                                                                                 // Stop: who held on, "rank 2 pid 4711 python3"
 	Spoken        map[uint32]int64       `protobuf:"bytes,6,rep,name=spoken,proto3" json:"spoken,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // GetStep: the steps that ranks have said in the life that runs, or ran last
+	Lack          string                 `protobuf:"bytes,7,opt,name=lack,proto3" json:"lack,omitempty"`                                                                                 // Run: the limit of the machine that kept it from being carried out; it may pass
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1671,6 +1672,13 @@ func (x *Answer) GetSpoken() map[uint32]int64 {
 		return x.Spoken
 	}
 	return nil
+}
+
+func (x *Answer) GetLack() string {
+	if x != nil {
+		return x.Lack
+	}
+	return ""
 }
 
 // StepKept says that a StepSet is in the journal: it is not told again.
@@ -2381,14 +2389,15 @@ const file_vigil_proto_rawDesc = "" +
 	"\aforward\x18\f \x01(\v2\x0e.vigil.ForwardH\x00R\aforward\x12.\n" +
 	"\tstep_kept\x18\x0f \x01(\v2\x0f.vigil.StepKeptH\x00R\bstepKept\x12-\n" +
 	"\blengthen\x18\b \x01(\v2\x0f.vigil.LengthenH\x00R\blengthenB\a\n" +
-	"\x05order\"\xde\x01\n" +
+	"\x05order\"\xf2\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x18\n" +
 	"\apending\x18\x04 \x01(\bR\apending\x12\x12\n" +
 	"\x04held\x18\x05 \x03(\tR\x04held\x121\n" +
-	"\x06spoken\x18\x06 \x03(\v2\x19.vigil.Answer.SpokenEntryR\x06spoken\x1a9\n" +
+	"\x06spoken\x18\x06 \x03(\v2\x19.vigil.Answer.SpokenEntryR\x06spoken\x12\x12\n" +
+	"\x04lack\x18\a \x01(\tR\x04lack\x1a9\n" +
 	"\vSpokenEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\"\n" +

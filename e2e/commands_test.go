@@ -26,7 +26,7 @@ const nobody = 65534
 
 // commands are what scripts may use beyond testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
-	"start":        start,       // [-nobody] [KEY=VALUE...] NAME PROGRAM ARGS...: begin a controller and wait until it answers; sets URL, UID, PID
+	"start":        start,       // [-nobody|-uid=N] [KEY=VALUE...] NAME PROGRAM ARGS...: begin a controller and wait until it answers; sets URL, UID, PID
 	"ended":        ended,       // NAME CODE: wait for the end of a controller
 	"exits":        exits,       // [-nobody] [KEY=VALUE...] CODE PROGRAM ARGS...: run a program to its end
 	"log":          logged,      // NAME REGEXP...: wait until the log has these, in this order; "! log" looks once
@@ -50,6 +50,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"no-zombies":   noZombies,   // PID...: wait until none of them is the parent of a zombie
 	"trespass":     trespass,    // UID CONTROLLER [SERVICE|@FILE...]: that user tries every endpoint at these URLs, and gets metrics and probes only
 	"untold":       untold,      // FILE FOLDER: the secrets of the URLs in FILE, an environment, stand in no log, answer, file of FOLDER or command line
+	"crowd":        crowd,       // idle|streams N [URL|@FILE]: connections that stay open until the script ends; sets OPEN and REFUSED
 	"junk":         junk,        // random bytes on the controller's port and on every socket of the runtime directory
 	"tools":        tools,       // DIR nvidia-smi|rocm-smi|npu-smi: a stand-in with eight devices, used by whom DIR/users says
 }
@@ -119,14 +120,20 @@ func want(ts *testscript.TestScript, neg bool, args []string, least int) {
 	}
 }
 
-// program makes the command of "[-nobody] [KEY=VALUE...] FIRST PROGRAM ARGS..." and returns FIRST.
+// program makes the command of "[-nobody|-uid=N] [KEY=VALUE...] FIRST PROGRAM ARGS..." and returns FIRST.
 func program(ts *testscript.TestScript, args []string) (string, *exec.Cmd) {
 	s := on(ts)
 	var env []string
 	for _, name := range s.inherited {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
+	user := uint32(nobody)
 	other := len(args) > 0 && args[0] == "-nobody"
+	if as, ok := strings.CutPrefix(args[0], "-uid="); ok {
+		n, err := strconv.ParseUint(as, 10, 32)
+		ts.Check(err)
+		user, other = uint32(n), true
+	}
 	if other {
 		args = args[1:]
 	}
@@ -149,9 +156,9 @@ func program(ts *testscript.TestScript, args []string) (string, *exec.Cmd) {
 	if other {
 		cmd.Dir = s.dir
 		cmd.Env = append(cmd.Env, "HOME="+s.dir, "XDG_STATE_HOME="+filepath.Join(s.dir, "xdg"))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 		ts.Check(filepath.WalkDir(s.dir, func(p string, _ os.DirEntry, err error) error {
-			return errors.Join(err, os.Lchown(p, nobody, nobody))
+			return errors.Join(err, os.Lchown(p, int(user), int(user)))
 		}))
 	}
 	return args[0], cmd

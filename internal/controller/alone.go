@@ -49,7 +49,7 @@ func (w *crew) RunWorker(ctx context.Context, life role.Life, step int64) error 
 		}
 	}
 	_, err = w.hub.Call(ctx, id, &api.ToService{Order: &api.ToService_Run{Run: order}})
-	return err
+	return lacking(err)
 }
 
 // serviceOf returns the service that runs a worker, and all squads of the role.

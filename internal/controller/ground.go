@@ -24,6 +24,7 @@ import (
 	"vigil/internal/launcher/local"
 	"vigil/internal/placement"
 	"vigil/internal/proc"
+	"vigil/internal/wire/crowd"
 )
 
 // ground is what a run stands on: what it has opened of the machine.
@@ -65,12 +66,18 @@ type ground struct {
 	http           net.Listener
 	metrics        net.Listener // of --metrics-listen; may be nil
 	socket         net.Listener // for services
+	needs          needs
+	streams        *crowd.Streams // of the HTTP interface
+	reserve        *proc.Reserve  // descriptors for what must be started
 }
 
 // openGround opens everything or nothing; what it has opened is on the stack of endings.
 func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings) (*ground, error) {
-	g := &ground{again: o.Command.Again}
+	g := &ground{again: o.Command.Again, needs: needsOf(o)}
 	var err error
+	if err := g.needs.check(); err != nil {
+		return nil, err
+	}
 	if g.host, err = os.Hostname(); err != nil {
 		return nil, fmt.Errorf("find this machine's name: %w", err)
 	}
@@ -88,6 +95,15 @@ func openGround(ctx context.Context, o *Options, log *slog.Logger, end *endings)
 	if err := g.openHTTP(o, security, end); err != nil {
 		return nil, err
 	}
+	if !g.resumed { // else what lives of it is counted
+		if err := g.needs.checkTasks(); err != nil {
+			return nil, err
+		}
+	}
+	if _, _, known := proc.ProcessRoom(); known {
+		proc.SpareThreads(4 + min(g.needs.services, 64))
+	}
+	g.reserve = proc.HoldBack(heldBack(proc.FileLimit()))
 	if err := g.openMachine(ctx, o, log, end); err != nil {
 		return nil, err
 	}
@@ -117,7 +133,11 @@ func (g *ground) listen() (net.Listener, error) {
 	if err := proc.CheckSocketPath(path); err != nil {
 		return nil, err
 	}
-	return proc.ListenUnix(path)
+	l, err := proc.ListenUnix(path)
+	if err != nil {
+		return nil, err
+	}
+	return crowd.Hold(l, g.needs.callers()), nil
 }
 
 // beginRun records the run, or that another controller goes on with it. From here on the run is open.

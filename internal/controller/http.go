@@ -10,9 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vigil/internal/wire/crowd"
 	"vigil/internal/wire/httpapi"
 	"vigil/internal/wire/roleapi"
 )
+
+// metricsClients is how many connections the address of --metrics-listen keeps.
+const metricsClients = 16
 
 // openHTTP opens the address of the HTTP interface, and that of the metrics where one is given.
 func (g *ground) openHTTP(o *Options, security httpapi.Security, end *endings) (err error) {
@@ -23,9 +27,11 @@ func (g *ground) openHTTP(o *Options, security httpapi.Security, end *endings) (
 	if o.MetricsListen == "" {
 		return nil
 	}
-	if g.metrics, err = httpapi.Listen(o.MetricsListen); err != nil {
+	metrics, err := httpapi.Listen(o.MetricsListen)
+	if err != nil {
 		return g.ifTaken(fmt.Errorf("--metrics-listen: %w", err))
 	}
+	g.metrics = crowd.Listen(metrics, metricsClients)
 	end.add("metrics listener", func(context.Context) error { return ignoreClosed(g.metrics.Close()) })
 	return nil
 }
@@ -33,12 +39,14 @@ func (g *ground) openHTTP(o *Options, security httpapi.Security, end *endings) (
 // listenHTTP listens where it was asked to; with any free port, where an earlier controller of the run has
 // listened: workers know that address.
 func (g *ground) listenHTTP(o *Options, security httpapi.Security) (net.Listener, error) {
+	var most int
+	most, g.streams = g.needs.clients()
 	if _, port, err := net.SplitHostPort(o.HTTP); err == nil && port == "0" && g.kept.HTTP != "" {
-		if l, err := httpapi.Open(g.kept.HTTP, security); err == nil {
+		if l, err := httpapi.Open(g.kept.HTTP, security, most); err == nil {
 			return l, nil
 		}
 	}
-	return httpapi.Open(o.HTTP, security)
+	return httpapi.Open(o.HTTP, security, most)
 }
 
 // ifTaken marks an address that cannot be had now.

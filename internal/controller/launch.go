@@ -21,6 +21,10 @@ import (
 // Start sees to it that an idle service stands on every node where the role is placed: a living one
 // stays, others are replaced.
 func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error {
+	return lacking(w.start(ctx, name, incarnation))
+}
+
+func (w *crew) start(ctx context.Context, name role.Name, incarnation int) error {
 	r, _ := w.opts.Job.Role(name)
 	squads, err := w.places.squads(r)
 	if err != nil {
@@ -55,6 +59,8 @@ func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error
 
 // launch starts one service and waits until it has joined, or has ended.
 func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
+	back := w.ground.reserve.Lend()
+	defer back()
 	config, err := w.writeConfig(r)
 	if err == nil {
 		err = w.stand(ctx)
@@ -106,13 +112,27 @@ func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squa
 	if err := w.hub.WaitJoined(waiting, id, service.PID()); err != nil {
 		select {
 		case <-service.Done():
-			err = fmt.Errorf("it ended: %s; see %s", service.Exit(), service.Log())
+			err = endedEarly(service)
 		default:
 		}
 		return errors.Join(fmt.Errorf("start service %s: %w", id, err), w.remove(context.WithoutCancel(ctx), m, 0))
 	}
 	go w.watch(m)
 	return nil
+}
+
+// endedEarly says how a service ended that has not come to joining: for lack of something, where it says so itself.
+func endedEarly(service *local.Service) error {
+	exit := service.Exit()
+	err := fmt.Errorf("it ended: %s; see %s", exit, service.Log())
+	said := service.Said()
+	if exit.Code == proc.ExitLacks && len(said) > 0 {
+		return &proc.LackError{Limit: said[len(said)-1], Err: err}
+	}
+	if lack := proc.CrashLack(said, err); lack != nil {
+		return lack
+	}
+	return err
 }
 
 // evict ends a service that has the place and that nobody knows: an earlier controller has started it, and died

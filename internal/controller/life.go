@@ -27,6 +27,12 @@ const peersDelay = 20 * time.Millisecond
 // Run starts the workers of an incarnation on every service of the role, with ports that no life
 // before it had.
 func (w *crew) Run(ctx context.Context, name role.Name, incarnation int, step int64) error {
+	back := w.ground.reserve.Lend()
+	defer back()
+	return lacking(w.runRole(ctx, name, incarnation, step))
+}
+
+func (w *crew) runRole(ctx context.Context, name role.Name, incarnation int, step int64) error {
 	r, _ := w.opts.Job.Role(name)
 	squads, err := w.places.squads(r)
 	if err != nil {

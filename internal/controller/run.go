@@ -173,7 +173,7 @@ func (c *Controller) compose() {
 	}
 	c.engine = engine.New(c.engineOptions(c.crew, c.places))
 	c.api = httpapi.New(httpapi.Options{Controller: view{c}, Roles: roles{c}, Metrics: c.metrics.Handler(), Bound: c.ground.http.Addr().String(), Token: c.ground.token,
-		Secret: c.workerSecret(), Private: o.PrivateMetrics})
+		Secret: c.workerSecret(), Private: o.PrivateMetrics, Streams: c.ground.streams})
 }
 
 // specs returns what health must know of each role.

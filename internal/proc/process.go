@@ -100,7 +100,7 @@ func (p *Process) start(path string, argv []string, attr *os.ProcAttr) error {
 		if errors.Is(err, syscall.ENOENT) {
 			err = fmt.Errorf("%w (the program, or the interpreter in its first line)", err)
 		}
-		return err
+		return forkLack(err)
 	}
 	p.child = child
 	p.id.PID = child.Pid

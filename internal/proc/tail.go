@@ -33,6 +33,20 @@ func Tail(path string, n int) []string {
 	return LastLines(text, n)
 }
 
+// LinesFrom returns the lines of a file from an offset on, as Tail does, out of at most so many bytes.
+func LinesFrom(path string, offset, most int64) []string {
+	f, err := OpenRegular(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.NewSectionReader(f, offset, most))
+	if err != nil {
+		return nil
+	}
+	return LastLines(text, len(text))
+}
+
 // LastLines returns the last n lines of a text as Tail does.
 func LastLines(text []byte, n int) []string {
 	if len(text) == 0 || n <= 0 {

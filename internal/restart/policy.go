@@ -30,6 +30,7 @@ const (
 // The exit codes of a job that the policy stops.
 const (
 	ExitFailed     = 1  // budget spent, fatal, or a failure with health check off
+	ExitLater      = 75 // the machine does not let the job go on now, try again
 	ExitNoProgress = 93 // do not requeue
 )
 

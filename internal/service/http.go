@@ -12,7 +12,9 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"vigil/internal/proc"
 	"vigil/internal/role"
+	"vigil/internal/wire/crowd"
 	"vigil/internal/wire/notify"
 	"vigil/internal/wire/roleapi"
 )
@@ -29,7 +31,7 @@ func (s *Service) serveHTTP(l net.Listener) {
 	server := roleapi.NewServer(s.access(l.Addr().String()).Handler(s.routes()), s.log)
 	s.atEnd(func() { server.Close() })
 	s.running.Go(func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(crowd.Listen(l, connections(s.opts.Role.Workers))); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("HTTP endpoints are gone", "err", err)
 		}
 	})
@@ -63,6 +65,24 @@ func (s *Service) urlOf(life role.Life) string {
 }
 
 func (s *Service) secretOf(life string) string { return roleapi.Secret(s.key[:], life) }
+
+// What a service needs of its descriptors for itself and for each worker, and how many connections of clients it keeps.
+const (
+	ownFiles         = 24
+	workerFiles      = 10
+	leastConnections = 8
+	mostConnections  = 1024
+)
+
+// heldBack is how many descriptors a service holds back for workers that must be started.
+func heldBack(workers int) int {
+	return min(max(proc.FileLimit()/16, 8), 8+workerFiles*workers, 64)
+}
+
+// connections is how many clients of its endpoints a service with so many workers keeps.
+func connections(workers int) int {
+	return min(max(proc.FileLimit()-ownFiles-workerFiles*workers-heldBack(workers), leastConnections), mostConnections)
+}
 
 // Known returns the one role of this service.
 func (e endpoints) Known() []role.Name { return []role.Name{e.s.id.Role} }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -20,9 +21,10 @@ import (
 // The exit codes of a service.
 const (
 	ExitDone           = 0
-	ExitFailed         = 1  // such as: the controller did not take its registration
-	ExitUsage          = 2  // bad flags
-	ExitControllerLost = 75 // without its controller for longer than its grace; EX_TEMPFAIL of sysexits(3)
+	ExitFailed         = 1              // such as: the controller did not take its registration
+	ExitUsage          = 2              // bad flags
+	ExitLacks          = proc.ExitLacks // a limit of the machine kept it from starting; the last line names it
+	ExitControllerLost = 75             // without its controller for longer than its grace; EX_TEMPFAIL of sysexits(3)
 )
 
 // UsageError says what is wrong with the flags, or with the environment that they are also read from.
@@ -44,6 +46,9 @@ func Status(err error) int {
 	if errors.Is(err, rpc.ErrControllerLost) || errors.Is(err, rpc.ErrReplaced) {
 		return ExitControllerLost
 	}
+	if proc.LackOf(err) != nil {
+		return ExitLacks
+	}
 	return ExitFailed
 }
 
@@ -59,8 +64,11 @@ func Main(args []string, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetErr(stderr)
 	err := cmd.Execute()
+	if lack := proc.LackOf(err); lack != nil {
+		err = lack
+	}
 	if err != nil {
-		fmt.Fprintf(stderr, "service: %v\n", err)
+		fmt.Fprintf(stderr, "service: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return Status(err)
 }
@@ -79,7 +87,7 @@ be given in the environment, as ` + envPrefix + ` and its name. The controller's
 token are read from there only: ` + envPrefix + `CONTROLLER, ` + envPrefix + `TOKEN.
 
 Exit status: 0 told to leave, or stopped by a signal in order; 1 failed; 2 bad flags;
-75 stopped in order because the controller was gone for longer than --controller-grace,
+71 a limit of the machine kept it from starting; 75 stopped in order because the controller was gone for longer than --controller-grace,
 which the service leaves a note of for the next controller.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,

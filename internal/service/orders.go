@@ -46,6 +46,9 @@ func (s *Service) obey(ctx context.Context, order *api.ToService) *api.Answer {
 	if err != nil {
 		s.log.Error("order is not carried out", "err", err)
 		answer.Error = err.Error()
+		if lack := proc.LackOf(err); lack != nil && order.GetRun() != nil {
+			answer.Lack = lack.Limit
+		}
 		var held *roleapi.HeldError
 		if errors.As(err, &held) {
 			answer.Held = held.Held

@@ -124,6 +124,8 @@ func (s *Service) beginLife(order *api.Run) int64 {
 // startAll starts the workers of the order: every one, or the single ones that it asks for, all at once. If
 // one cannot be started, those that were are left to the caller to end.
 func (s *Service) startAll(order *api.Run) ([]*worker, error) {
+	back := s.reserve.Lend()
+	defer back()
 	workers, err := s.prepareAll(order)
 	if err != nil {
 		return nil, err

@@ -38,10 +38,11 @@ type Service struct {
 	runtime     proc.Dir
 	dir         string // its path
 	footing     footing
-	peersFile   string       // VIGIL_PEERS_FILE
-	warm        *warm.Server // forks workers; nil: they are executed
-	probeLeft   sync.Once    // that probes leave something behind is said once
-	hookFolder  string       // of the optimizer hook; empty for a role that does not have it
+	peersFile   string        // VIGIL_PEERS_FILE
+	warm        *warm.Server  // forks workers; nil: they are executed
+	probeLeft   sync.Once     // that probes leave something behind is said once
+	hookFolder  string        // of the optimizer hook; empty for a role that does not have it
+	reserve     *proc.Reserve // descriptors for what must be started
 	httpAddress string
 	key         [32]byte // of the secrets in workers' addresses
 
@@ -88,6 +89,10 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	}
 	s.steps.begin(0)
 	_, _ = rand.Read(s.key[:]) // never fails (crypto/rand)
+	if _, _, known := proc.ProcessRoom(); known {
+		proc.SpareThreads(4 + min(o.Role.Workers, 64))
+	}
+	s.reserve = proc.HoldBack(heldBack(o.Role.Workers))
 	defer func() {
 		if err != nil {
 			s.Close()

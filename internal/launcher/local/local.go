@@ -98,6 +98,7 @@ type Service struct {
 	Incarnation int    // of the role when it was started
 	process     *proc.Process
 	log         string
+	from        int64 // where in the log its own words begin; -1: not known
 }
 
 // PID is the process id.
@@ -123,6 +124,17 @@ func (s *Service) Exit() role.Exit {
 	e := s.process.Exit()
 	e.Tail = proc.Tail(s.log, 20)
 	return e
+}
+
+// mostSaid is how much of the beginning of what a service has written is looked at, in bytes.
+const mostSaid = 8 << 10
+
+// Said returns the first lines that it has written to its log, 8 KiB of them; none of one that was adopted.
+func (s *Service) Said() []string {
+	if s.from < 0 {
+		return nil
+	}
+	return proc.LinesFrom(s.log, s.from, mostSaid)
 }
 
 func (s *Service) ended() bool {
@@ -175,13 +187,17 @@ func (l *Launcher) Start(ctx context.Context, s Spec) (*Service, error) {
 		return nil, fmt.Errorf("start service %s: %w", id, err)
 	}
 	defer out.Close()
+	from := int64(-1)
+	if st, err := out.Stat(); err == nil {
+		from = st.Size()
+	}
 	p, err := l.o.Keeper.Start(proc.Spec{
 		Path: l.o.Executable[0], Args: l.o.Executable[1:], Env: environment(os.Environ(), s.Env), Stdout: out, Stderr: out, ExtraFiles: s.Files,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start service %s: %w", id, err)
 	}
-	return l.keep(id, &Service{ID: id.String(), Incarnation: s.Incarnation, process: p, log: path}), nil
+	return l.keep(id, &Service{ID: id.String(), Incarnation: s.Incarnation, process: p, log: path, from: from}), nil
 }
 
 // Adopt takes over a service that an earlier controller of this job started. The error says that it
@@ -202,7 +218,7 @@ func (l *Launcher) Adopt(name role.Name, index, incarnation int, process proc.Id
 	if err != nil {
 		return nil, fmt.Errorf("adopt service %s: %w", id, err)
 	}
-	return l.keep(id, &Service{ID: id.String(), Incarnation: incarnation, process: p, log: path}), nil
+	return l.keep(id, &Service{ID: id.String(), Incarnation: incarnation, process: p, log: path, from: -1}), nil
 }
 
 func (l *Launcher) keep(id slotID, s *Service) *Service {

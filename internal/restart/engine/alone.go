@@ -57,10 +57,7 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 	w := restart.Worker{Role: m.Role, Rank: r.plan.Rank}
 	switch m.Verb {
 	case restart.Fence:
-		r.attempt = e.Health.FenceWorker(w.Role, w.Rank)
-		e.mu.Lock()
-		e.roles[w.Role].attempts[w.Rank] = r.attempt
-		e.mu.Unlock()
+		e.fenceWorker(r, w)
 		return result{}
 	case restart.StopService:
 		return e.stopWorker(ctx, r, w)
@@ -72,10 +69,18 @@ func (e *Engine) makeAlone(ctx context.Context, r *run, m restart.Move) result {
 		e.setWhy(w.Role, fmt.Sprintf("rank %d waits %s before restart %d in a row", w.Rank, d.Round(time.Millisecond), e.spent().Workers[w].InARow))
 		return r.wait(d, nil)
 	case restart.Run:
-		return e.runWorker(ctx, r, w)
+		return e.whileLacking(r, w.Role, func() result { return e.runWorker(ctx, r, w) }, func() error { return e.anotherAttempt(ctx, r, w) })
 	default:
 		return result{err: fmt.Errorf("verb %q is not for a single worker", m.Verb)}
 	}
+}
+
+// fenceWorker gives a worker its next attempt.
+func (e *Engine) fenceWorker(r *run, w restart.Worker) {
+	r.attempt = e.Health.FenceWorker(w.Role, w.Rank)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.roles[w.Role].attempts[w.Rank] = r.attempt
 }
 
 func (e *Engine) stopWorker(ctx context.Context, r *run, w restart.Worker) result {

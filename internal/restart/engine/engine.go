@@ -135,6 +135,7 @@ type roleState struct {
 	byHand        bool       // stopped by an operator
 	hurried       int        // stops under way that have the grace of a failure
 	finished      time.Time  // when it ended well; zero: it has not
+	lacks         time.Time  // since when the machine does not let it start; zero: it does
 	decided       int        // newest incarnation that a decision was made about
 	incident      string     // of that decision
 	nextStep                 // what its next life begins from

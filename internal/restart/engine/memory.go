@@ -156,8 +156,10 @@ func (e *Engine) planEnded(r *run) {
 	e.Memory.Note(u)
 }
 
-// endsJob says whether the plan ends the job for good: one that was stopped by a signal goes on.
-func (p *PlanMemory) endsJob() bool { return p.Action == role.Stop && !p.ByHand && p.Exit < 128 }
+// endsJob says whether the plan ends the job for good: one that was stopped by a signal, or for lack of something, goes on.
+func (p *PlanMemory) endsJob() bool {
+	return p.Action == role.Stop && !p.ByHand && p.Exit < 128 && p.Exit != restart.ExitLater
+}
 
 // planMemory is what is remembered of a plan that is under way.
 func (e *Engine) planMemory(r *run) *PlanMemory {

@@ -57,14 +57,11 @@ func (e *Engine) make(ctx context.Context, r *run, m restart.Move) result {
 	case restart.BackOff:
 		return e.backOff(r, m.Role)
 	case restart.Start:
-		e.setState(m.Role, role.Starting, "its service starts")
-		return bounded(ctx, startLimit, func(ctx context.Context) error {
-			return e.Crew.Start(ctx, m.Role, e.state(m.Role).incarnation)
-		})
+		return e.whileLacking(r, m.Role, func() result { return e.startService(ctx, m.Role) }, nil)
 	case restart.WriteStep:
 		return e.writeStep(ctx, m.Role)
 	case restart.Run:
-		return e.runWorkers(ctx, r, m.Role)
+		return e.whileLacking(r, m.Role, func() result { return e.runWorkers(ctx, r, m.Role) }, func() error { return e.anotherLife(ctx, r, m.Role) })
 	case restart.AwaitReady:
 		return e.awaitReady(r, m.Role)
 	default:
@@ -77,6 +74,13 @@ func bounded(ctx context.Context, d time.Duration, act func(context.Context) err
 	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s", d))
 	defer cancel()
 	return result{err: act(ctx)}
+}
+
+func (e *Engine) startService(ctx context.Context, name role.Name) result {
+	e.setState(name, role.Starting, "its service starts")
+	return bounded(ctx, startLimit, func(ctx context.Context) error {
+		return e.Crew.Start(ctx, name, e.state(name).incarnation)
+	})
 }
 
 func (e *Engine) stopService(ctx context.Context, r *run, name role.Name) result {

@@ -249,6 +249,10 @@ func (e *Engine) ended(r *run, err error) {
 		e.wellAgain(r.plan.Roles[0], r.plan.Rank)
 	}
 	e.planEnded(r)
+	if lack := new(LackError); errors.As(err, &lack) && r.plan.Action != role.Stop && e.ending == nil && e.next == nil {
+		e.endForLack(r, lack)
+		return
+	}
 	if err == nil || r.plan.Action == role.Stop || errors.Is(err, errOverruled) || interrupted || e.ending != nil {
 		return
 	}

@@ -24,6 +24,8 @@ const (
 	// sendTime is how long a client may take to take what is sent before it is cut off; it comes back
 	// with its cursor.
 	sendTime = 10 * time.Second
+	// retryAfter is in how many seconds a client may ask again that was refused because too many streams are open.
+	retryAfter = "5"
 )
 
 type eventsInput struct {
@@ -42,7 +44,8 @@ func (e endpoints) registerEvents(h huma.API) {
 	op := get("events", "/api/v1/events", "What happened, as JSON, or with Accept: text/event-stream as server-sent events")
 	op.Description = "A stream sends every event as a message whose id is its number and whose data is the event as JSON. " +
 		"A message of the type missed, with data {\"missed\":N}, says that N events after the cursor are no longer kept. " +
-		"A cursor from before the numbering began anew is taken as 0."
+		"A cursor from before the numbering began anew is taken as 0. " +
+		"As many streams are open at once as the open-files limit of the controller allows; a further one is answered 503 with Retry-After."
 	op.Responses = map[string]*huma.Response{
 		"200": {
 			Description: "OK",
@@ -64,6 +67,13 @@ func (e endpoints) registerEvents(h huma.API) {
 			if in.LastEventID != 0 {
 				after = in.LastEventID
 			}
+			leave, err := e.streams.Enter()
+			if err != nil {
+				w.Header().Set("Retry-After", retryAfter)
+				roleapi.WriteProblem(w, roleapi.NewProblem(http.StatusServiceUnavailable, err.Error()))
+				return
+			}
+			defer leave()
 			e.stream(r.Context(), w, after)
 		}}, nil
 	})

@@ -172,7 +172,7 @@ func TestAStreamGoesOnAfterTheLastEventThatWasSeenAndSaysWhatWasMissed(t *testin
 }
 
 func TestAnOpenStreamDoesNotHoldUpShutdown(t *testing.T) {
-	l, err := httpapi.Open("127.0.0.1:0", httpapi.Security{})
+	l, err := httpapi.Open("127.0.0.1:0", httpapi.Security{}, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

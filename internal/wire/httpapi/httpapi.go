@@ -20,6 +20,7 @@ import (
 
 	"vigil/internal/event"
 	"vigil/internal/role"
+	"vigil/internal/wire/crowd"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -72,6 +73,8 @@ type Options struct {
 	// Private keeps metrics and probes from other users too. Without it they are open to every user of
 	// the machine, and with a token the probes to everybody.
 	Private bool
+	// Streams bounds the event streams; nil: 64.
+	Streams *crowd.Streams
 }
 
 // API is the whole interface as a handler.
@@ -87,6 +90,9 @@ type API struct {
 func New(o Options) *API {
 	closing := make(chan struct{})
 	api := &API{closing: closing, close: sync.OnceFunc(func() { close(closing) })}
+	if o.Streams == nil {
+		o.Streams = &crowd.Streams{Most: 64}
+	}
 	api.route(o)
 	api.handler = access(o).Handler(api.router)
 	return api

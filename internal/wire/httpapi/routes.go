@@ -10,6 +10,7 @@ import (
 
 	"vigil/api"
 	"vigil/internal/role"
+	"vigil/internal/wire/crowd"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -25,7 +26,7 @@ func (a *API) route(o Options) {
 	// The documents of what huma does not route, and the errors of all, name this schema.
 	a.doc.Components.Schemas.Schema(typeOf[roleapi.Problem](), true, "Problem")
 
-	e := endpoints{controller: o.Controller, closing: a.closing}
+	e := endpoints{controller: o.Controller, streams: o.Streams, closing: a.closing}
 	e.registerJob(h)
 	e.registerRoles(h)
 	e.registerHistory(h)
@@ -46,6 +47,7 @@ func (a *API) route(o Options) {
 
 type endpoints struct {
 	controller Controller
+	streams    *crowd.Streams
 	closing    <-chan struct{}
 }
 

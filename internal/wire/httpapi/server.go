@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 
+	"vigil/internal/wire/crowd"
 	"vigil/internal/wire/roleapi"
 )
 
@@ -59,8 +60,8 @@ func (s Security) TLS() (*tls.Config, error) {
 }
 
 // Open checks the address, listens on it (see Listen) and speaks TLS on it where there is a
-// certificate. The listener is ready for Serve of NewServer.
-func Open(addr string, s Security) (net.Listener, error) {
+// certificate. It keeps at most so many connections; see crowd.Listener. The listener is ready for Serve of NewServer.
+func Open(addr string, s Security, connections int) (net.Listener, error) {
 	if err := CheckBind(addr, s); err != nil {
 		return nil, err
 	}
@@ -68,9 +69,13 @@ func Open(addr string, s Security) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := Listen(addr)
-	if err != nil || config == nil {
-		return l, err
+	inner, err := Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	l := crowd.Listen(inner, connections)
+	if config == nil {
+		return l, nil
 	}
 	return tls.NewListener(l, config), nil
 }

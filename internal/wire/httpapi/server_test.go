@@ -82,7 +82,7 @@ func TestAnAddressThatIsNotOursIsAnErrorThatSaysSo(t *testing.T) {
 	if _, err := httpapi.Listen("192.0.2.1:8000"); err == nil || !strings.Contains(err.Error(), "listen on 192.0.2.1:8000") {
 		t.Errorf("listen on a foreign address: %v", err)
 	}
-	if _, err := httpapi.Open("0.0.0.0:0", httpapi.Security{}); err == nil {
+	if _, err := httpapi.Open("0.0.0.0:0", httpapi.Security{}, 100); err == nil {
 		t.Error("an open address without protection was listened on")
 	}
 }
@@ -121,7 +121,7 @@ func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 
 func TestWithACertificateTheInterfaceSpeaksTLSAndHTTP2(t *testing.T) {
 	cert, key, pool := certificate(t)
-	l, err := httpapi.Open("127.0.0.1:0", httpapi.Security{CertFile: cert, KeyFile: key, Token: "sesame"})
+	l, err := httpapi.Open("127.0.0.1:0", httpapi.Security{CertFile: cert, KeyFile: key, Token: "sesame"}, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestWithACertificateTheInterfaceSpeaksTLSAndHTTP2(t *testing.T) {
 		t.Error(err)
 	}
 	<-served
-	if _, err := httpapi.Open("127.0.0.1:0", httpapi.Security{CertFile: cert + ".not", KeyFile: key}); err == nil {
+	if _, err := httpapi.Open("127.0.0.1:0", httpapi.Security{CertFile: cert + ".not", KeyFile: key}, 100); err == nil {
 		t.Error("a certificate that does not exist was taken")
 	}
 }

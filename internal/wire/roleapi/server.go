@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vigil/internal/wire/caller"
+	"vigil/internal/wire/crowd"
 )
 
 // NewServer returns the server of an HTTP interface of vigil's. It knows the caller of each connection
@@ -17,6 +18,7 @@ func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Handler:           handler,
 		ConnContext:       caller.ConnContext,
+		ConnState:         crowd.State,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second,

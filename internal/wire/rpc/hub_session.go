@@ -351,7 +351,7 @@ func (h *Hub) Call(ctx context.Context, id ServiceID, order *api.ToService) (*ap
 
 func readAnswer(id ServiceID, what string, a *api.Answer) (*api.Answer, error) {
 	if a.Error != "" {
-		return a, &OrderError{Service: id, Order: what, Text: a.Error, Held: a.Held}
+		return a, &OrderError{Service: id, Order: what, Text: a.Error, Held: a.Held, Lack: a.Lack}
 	}
 	return a, nil
 }

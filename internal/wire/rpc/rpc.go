@@ -141,6 +141,7 @@ type OrderError struct {
 	Order   string   // such as "stop"
 	Text    string   // the service's words
 	Held    []string // for stop: who held on, "rank 2 pid 4711 python3"
+	Lack    string   // for run: the limit of the machine that kept it from being carried out; empty: none did
 }
 
 // Error says which order was not carried out, by whom and why.
