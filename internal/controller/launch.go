@@ -21,6 +21,7 @@ import (
 // Start sees to it that an idle service stands on every node where the role is placed: a living one
 // stays, others are replaced.
 func (w *crew) Start(ctx context.Context, name role.Name, incarnation int) error {
+	defer w.ground.reserve.Lend()()
 	return lacking(w.start(ctx, name, incarnation))
 }
 
@@ -59,8 +60,6 @@ func (w *crew) start(ctx context.Context, name role.Name, incarnation int) error
 
 // launch starts one service and waits until it has joined, or has ended.
 func (w *crew) launch(ctx context.Context, r *job.Role, id rpc.ServiceID, s squad, incarnation int) error {
-	back := w.ground.reserve.Lend()
-	defer back()
 	config, err := w.writeConfig(r)
 	if err == nil {
 		err = w.stand(ctx)
