@@ -46,7 +46,7 @@ type gpuProcess struct {
 type gpuWait struct {
 	Place   int      `json:"place"` // from 1
 	Want    int      `json:"want"`
-	Devices []string `json:"devices"` // of which it wants so many
+	Devices []string `json:"devices"` // of which it wants Want
 	gpuProcess
 }
 

@@ -1,7 +1,7 @@
 // Package devices knows the accelerators of this machine: which there are, who uses them, and which
 // of them are this job's. It asks the vendors' tools (nvidia-smi, rocm-smi, npu-smi) in child processes, so that a
 // sick driver can hang or crash those and not us; a machine without them has no devices, which is no error. Take claims
-// devices for a job on the whole machine, whoever its users are, so that two jobs never share one.
+// devices for a job on the whole machine, over all its users, so that two jobs never share one.
 package devices
 
 import (
@@ -41,7 +41,7 @@ func (d Device) key() string {
 type Options struct {
 	GPUs    string   // "4,5": these, by index or UUID; "N": any N that are free; "": as many as Need
 	Need    int      // how many devices the job's roles reserve; used when GPUs is empty
-	Fake    int      // pretend that there are so many, named "0", "1", ..., and no others
+	Fake    int      // pretended devices, named "0", "1", ..., instead of real ones
 	Space   string   // pretended devices of another space are others; empty: the machine's
 	Environ []string // KEY=VALUE; one of Variables in it is the inventory
 }

@@ -17,7 +17,7 @@ import (
 //	vigil/lock/KEY                       one process of the machine can have it, with what inherits it from it
 //	vigil/hold/KEY/JOB/SINCE/NONCE/TITLE which job has the device, once for each controller that has taken it over
 //	vigil/wait/KEY/ASKED/NONCE/WANT/TITLE a place in the queue for the device
-//	vigil/turn                           held for a moment by whoever takes several devices at once
+//	vigil/turn                           held for a moment by a job that takes devices
 //
 // KEY and JOB are digests, since a name has at most 107 bytes. SINCE is in seconds of the wall clock, ASKED in
 // milliseconds since boot, both in base 36.

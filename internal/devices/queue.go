@@ -101,7 +101,7 @@ const (
 )
 
 // Take claims as many devices of the inventory as it wants, the first that neither another job has
-// locked nor a foreign process uses. Whoever waits for some of these devices and asked before has them first. Where too
+// locked nor a foreign process uses. A job that waits for some of these devices and asked earlier gets them first. Where too
 // few are free it waits up to Wait, in the order of asking; then the error is a *Busy that names who has them.
 func Take(ctx context.Context, inv Inventory, o ClaimOptions) (*Claim, error) {
 	if inv.Want == 0 {

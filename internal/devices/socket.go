@@ -83,7 +83,7 @@ func ask(name string) (Process, state, error) {
 	}
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return Process{UID: unknown}, held, nil //nolint:nilerr // somebody answers, whoever it is
+		return Process{UID: unknown}, held, nil //nolint:nilerr // a process answers
 	}
 	who := identify(cred)
 	if pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {

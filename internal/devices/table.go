@@ -92,7 +92,7 @@ type table struct {
 	waiters []Waiter            // in the order in which they asked
 }
 
-// The most names of one device that are looked at. Whoever adds more has a process that is named already.
+// The most names of one device that are looked at. A user who adds more has a process that is named already.
 const (
 	mostHolds = 16
 	mostWaits = 256

@@ -113,7 +113,7 @@ func firstLine(said string) string {
 	return "it printed nothing"
 }
 
-// printable returns the text without control characters, trimmed and cut to so many bytes.
+// printable returns the text without control characters, trimmed and cut to limit bytes.
 func printable(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "?")
 	s = strings.Map(func(r rune) rune {
