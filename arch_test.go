@@ -20,7 +20,7 @@ var levels = [][]string{
 	{"api", "internal/role", "internal/nearest"},
 	{"internal/event", "internal/job", "internal/settings", "internal/accelerate", "internal/farewell", "internal/wire/caller", "internal/wire/crowd"},
 	{"internal/health", "internal/journal", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
-	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/warm", "internal/wire/httpapi", "internal/console"},
+	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/identity", "internal/warm", "internal/wire/httpapi", "internal/console"},
 	{"internal/restart/memory", "internal/fleet"},
 	{"internal/service", "internal/controller"},
 	{"internal/command"},

@@ -37,6 +37,7 @@ type oneRole struct {
 	wandb       string
 	perWorker   int // devices of each worker; -1: by what there is
 	requeue     bool
+	name        string
 }
 
 // runCommand is the job of one role without a file, for people who come from torchrun.
@@ -50,7 +51,11 @@ func (p *program) runCommand() *cobra.Command {
 A script that ends in .py is run by python3, or by what --python names, unless --no-python says
 otherwise; any other program is run as it is. Health check is on, a failure restarts all workers,
 their output is shown with a prefix for each rank (--tee ROLE:RANK narrows that), and the HTTP
-interface is on a free loopback port.`,
+interface is on a free loopback port.
+
+A run is known by the folder and the script's command line, or by --name: the same command goes on
+with a run that was left open, begins beside one that is alive, and begins a new one after one that
+has ended in order; --resume goes on with that too.`,
 		Example: "  vigil run --nproc-per-node 4 -- train.py --epochs 3\n  vigil run --workers 2 -- python3 train.py\n  vigil run --standalone --nproc-per-node gpu -m pkg.train",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -78,7 +83,7 @@ interface is on a free loopback port.`,
 	fs.StringVar(&r.python, "python", "python3", "interpreter of a script or module, such as .venv/bin/python")
 	fs.StringVar(&r.accelerate, "accelerate-config", "", "file that \"accelerate config\" has written: workers and environment as accelerate launch has them")
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
-	fs.BoolVar(&r.requeue, "requeue", false, "SIGTERM leaves the run open, for a scheduler that starts the same command again; always so in a job of Slurm")
+	addWhoseFlags(fs, r)
 	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.IntVar(&r.perWorker, "gpus-per-worker", -1, "devices that each worker reserves, locked for this run; 0: none, and what is visible stays so (default: one each where there are several workers)")
@@ -137,7 +142,10 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	if launch.Alone && workers == 1 {
 		main.Distributed = job.None
 	}
-	return usage(p.settleDevices(r, main))
+	if err := p.settleDevices(r, main); err != nil {
+		return usage(err)
+	}
+	return p.choose(r, args, dir)
 }
 
 // settle gives the controller's flags what torchrun's flags and the one-role job mean, and refuses what

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vigil/internal/identity"
 	"vigil/internal/proc"
 )
 
@@ -36,9 +37,9 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	if g.runtime, err = proc.OpenDir(o.RuntimeDir); err != nil {
 		return &unusableError{errors.Join(err, folder.Close())}
 	}
-	lock, err := lockState(home, folder, g.runtime)
+	lock, err := lockState(home, folder, g.runtime, o.StateLock)
 	if held := new(proc.LockedError); errors.As(err, &held) && held.PID > 0 {
-		return fmt.Errorf("the state directory %s has a controller already (pid %d)", home, held.PID)
+		return fmt.Errorf("the state directory %s has a controller already (pid %d, since %s)", home, held.PID, identity.Since(held.Path))
 	} else if errors.As(err, &held) {
 		return fmt.Errorf("the state directory %s has a controller already (%s)", home, held)
 	} else if err != nil {
@@ -76,14 +77,18 @@ func (g *ground) ifOpen(err error) error {
 	if errors.As(err, new(*unusableError)) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
-	failing := slices.ContainsFunc([]error{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.ESTALE}, func(e error) bool { return errors.Is(err, e) })
-	if _, unknown := os.Stat(filepath.Join(g.home, journalFile)); !failing || g.home == "" || unknown != nil {
+	if _, unknown := os.Stat(filepath.Join(g.home, journalFile)); !DiskFails(err) || g.home == "" || unknown != nil {
 		return err
 	}
 	if g.resumed {
 		return g.notNow(err)
 	}
 	return &StaysOpenError{UID: "of this job, if it is open,", Err: err, Again: g.again}
+}
+
+// DiskFails says whether an error is one of the disk, and not of what was given.
+func DiskFails(err error) bool {
+	return slices.ContainsFunc([]error{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.ESTALE}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // unusableError says that the runtime directory cannot be used. Only room on its disk can come by waiting.

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"vigil/internal/identity"
 	"vigil/internal/journal"
 	"vigil/internal/proc"
 )
@@ -20,9 +21,6 @@ type Command struct {
 	Program string // what it runs: program and arguments, or the job file; empty: the built-in job
 	Folder  string // where it was given
 }
-
-// dayTime is how a moment of another start is told.
-const dayTime = "2006-01-02 15:04:05"
 
 // nothingToResumeError says that a state directory knows no run.
 type nothingToResumeError struct{ home string }
@@ -93,7 +91,7 @@ func (o *Options) closes(exit int) bool {
 
 // toldRun says which run this controller goes on with, since when, and how it was left.
 func (g *ground) toldRun() string {
-	run := "the run of " + g.was.Began.Local().Format(dayTime)
+	run := "the run of " + g.was.Began.Local().Format(identity.Moment)
 	if told := g.toldEnd(); told != "" {
 		run += ", " + told
 	}
@@ -110,22 +108,25 @@ func (g *ground) toldEnd() string {
 	case end == nil && g.heard.IsZero():
 		return ""
 	case end == nil:
-		return "whose controller was killed, or crashed: it wrote last at " + g.heard.Local().Format(dayTime)
+		return "whose controller was killed, or crashed: it wrote last at " + g.heard.Local().Format(identity.Moment)
 	case g.was.Closed != nil:
-		return fmt.Sprintf("which was closed with %d at %s, at step %d (%s)", end.Exit, end.At.Local().Format(dayTime), end.Step, end.Why)
+		return fmt.Sprintf("which was closed with %d at %s, at step %d (%s)", end.Exit, end.At.Local().Format(identity.Moment), end.Step, end.Why)
 	default:
-		return fmt.Sprintf("which was left open with %d at %s, at step %d (%s)", end.Exit, end.At.Local().Format(dayTime), end.Step, end.Why)
+		return fmt.Sprintf("which was left open with %d at %s, at step %d (%s)", end.Exit, end.At.Local().Format(identity.Moment), end.Step, end.Why)
 	}
 }
 
 // sayBegins says what the start of this controller means for the runs that were there before, and whose they were.
 func (c *Controller) sayBegins() {
+	for _, note := range c.opts.Notes {
+		c.log.Info(note)
+	}
 	was, is := &c.ground.was, c.opts.Command
 	if was.Folder != "" && (was.Command != is.Program || was.Folder != is.Folder) {
 		c.log.Info("the last run of this name was of something else", "run", was.UID, "program", was.Command, "folder", was.Folder)
 	}
 	if !c.ground.resumed && was.Closed != nil {
-		c.log.Info("beginning a new run; the last one was that of "+was.Began.Local().Format(dayTime)+", "+c.ground.toldEnd(), "run", was.UID)
+		c.log.Info("beginning a new run; the last one was that of "+was.Began.Local().Format(identity.Moment)+", "+c.ground.toldEnd(), "run", was.UID)
 	}
 }
 

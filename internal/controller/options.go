@@ -13,6 +13,7 @@ import (
 
 	"vigil/internal/devices"
 	"vigil/internal/job"
+	"vigil/internal/proc"
 	"vigil/internal/settings"
 	"vigil/internal/wire/httpapi"
 )
@@ -46,9 +47,12 @@ type Options struct {
 	PrivateMetrics bool   // other users of the machine do not get metrics and probes either
 	MetricsListen  string // HOST:PORT where only those are served, to everybody; empty: nowhere
 
-	StateDir    string // of the job; empty: the user's
-	ForgetState bool   // give up a run that is open, and a journal that cannot be read
-	Resume      bool   // go on with the last run, also where that is closed
+	StateDir string // of the job; empty: the user's
+	// StateLock is the lock of StateDir, where whoever has chosen that has it already; the controller gives it back.
+	StateLock   *proc.FileLock
+	Notes       []string // what the user is to know of the choices that were made for these options
+	ForgetState bool     // give up a run that is open, and a journal that cannot be read
+	Resume      bool     // go on with the last run, also where that is closed
 	// Script has every ordered end close the run, but for a TERM after which a scheduler is to start it again.
 	Script         bool
 	Requeue        bool    // there is such a scheduler
@@ -96,7 +100,7 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.BoolVar(&o.Insecure, "insecure", false, "listen beyond loopback without TLS and token")
 	fs.BoolVar(&o.PrivateMetrics, "private-metrics", false, "keep /metrics, /healthz and /readyz from other users of this machine too; with --token-file, the probes want the token")
 	fs.StringVar(&o.MetricsListen, "metrics-listen", "", "second address, HOST:PORT, where only /metrics, /healthz and /readyz are served, to everybody who reaches it, without TLS and token")
-	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME)")
+	fs.StringVar(&o.StateDir, "state-dir", "", "folder of the job's state and logs (default: $XDG_STATE_HOME/vigil/NAME, where \"run\" has a name for each folder and command line)")
 	fs.StringVar(&o.DieAtWrite, "die-at-write", "", "kill the controller at that write of its journal: N, N:after, or close for the last")
 	_ = fs.MarkHidden("die-at-write") // it is there
 	fs.BoolVar(&o.Resume, "resume", false, "go on with the last run, also where that is closed: from its step, under its uid, with everything to spend")

@@ -6,16 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"time"
 
+	"vigil/internal/identity"
 	"vigil/internal/proc"
-)
-
-const (
-	// lockPatience bounds the wait for a lock whose holder is dead: a controller that is killed while it forks
-	// leaves a child that has the lock until it executes its program.
-	lockPatience = 5 * time.Second
-	lockEvery    = 20 * time.Millisecond
 )
 
 // lockFile is the lock's name in the state directory.
@@ -34,17 +27,19 @@ type stateLock struct {
 }
 
 // lockState takes the lock of a state directory that is open. One that a living process has is refused at once, with a
-// *proc.LockedError. It owns the folder, also after an error.
-func lockState(home string, folder *os.File, runtime proc.Dir) (*stateLock, error) {
-	l := &stateLock{home: home, runtime: runtime, folder: folder}
+// *proc.LockedError. Where the lock of the file is held already, it is given. It owns that and the folder, also after an error.
+func lockState(home string, folder *os.File, runtime proc.Dir, file *proc.FileLock) (*stateLock, error) {
+	l := &stateLock{home: home, runtime: runtime, folder: folder, file: file}
 	var err error
-	if l.file, err = patiently(func() (*proc.FileLock, error) { return lockOurs(filepath.Join(home, lockFile)) }); err != nil {
+	if l.file == nil {
+		if l.file, err = identity.Patiently(func() (*proc.FileLock, error) { return lockOurs(filepath.Join(home, lockFile)) }); err != nil {
+			return nil, errors.Join(err, l.unlock())
+		}
+	}
+	if l.path, err = identity.Patiently(l.lockPath); err != nil {
 		return nil, errors.Join(err, l.unlock())
 	}
-	if l.path, err = patiently(l.lockPath); err != nil {
-		return nil, errors.Join(err, l.unlock())
-	}
-	if _, err := patiently(func() (*proc.FileLock, error) { return nil, proc.LockFolder(folder) }); err != nil {
+	if _, err := identity.Patiently(func() (*proc.FileLock, error) { return nil, proc.LockFolder(folder) }); err != nil {
 		return nil, errors.Join(err, l.unlock())
 	}
 	return l, nil
@@ -108,26 +103,6 @@ func (l *stateLock) unlock() error {
 	return errors.Join(append(errs, l.folder.Close())...)
 }
 
-// patiently takes a lock, and waits for one whose holder is dead.
-func patiently(take func() (*proc.FileLock, error)) (*proc.FileLock, error) {
-	late := time.NewTimer(lockPatience)
-	defer late.Stop()
-	again := time.NewTicker(lockEvery)
-	defer again.Stop()
-	for {
-		lock, err := take()
-		held := new(proc.LockedError)
-		if !errors.As(err, &held) || lives(held.PID) {
-			return lock, err
-		}
-		select {
-		case <-again.C:
-		case <-late.C:
-			return nil, err
-		}
-	}
-}
-
 // lockOurs takes a lock whose file must be ours.
 func lockOurs(path string) (*proc.FileLock, error) {
 	lock, err := proc.Lock(path)
@@ -138,9 +113,4 @@ func lockOurs(path string) (*proc.FileLock, error) {
 		return nil, errors.Join(err, lock.Unlock())
 	}
 	return lock, nil
-}
-
-func lives(pid int) bool {
-	who, err := proc.Identify(pid)
-	return err == nil && who.Alive()
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vigil/internal/identity"
 	"vigil/internal/proc"
 )
 
@@ -37,7 +38,7 @@ func TestTheLockOfADeadControllerIsWaitedForAndThatOfALivingOneIsNot(t *testing.
 		if err != nil {
 			t.Fatal(err)
 		}
-		return lockState(home, folder, runtime)
+		return lockState(home, folder, runtime, nil)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -60,7 +61,7 @@ func TestTheLockOfADeadControllerIsWaitedForAndThatOfALivingOneIsNot(t *testing.
 		if _, err := take(); !errors.As(err, new(*proc.LockedError)) {
 			t.Fatalf("a lock of ours is taken twice: %v", err)
 		}
-		refused = time.Since(asked) < lockPatience
+		refused = time.Since(asked) < identity.LockPatience
 	}
 	if !refused {
 		t.Error("a living holder was waited for")
@@ -94,7 +95,7 @@ func TestAStateDirectoryThatSomebodyRemovesHasOneController(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return lockState(home, folder, runtime)
+				return lockState(home, folder, runtime, nil)
 			}
 			first, err := take()
 			if err != nil {
