@@ -86,7 +86,7 @@ func (o *Options) closes(exit int) bool {
 	if journal.Closes(exit) {
 		return true
 	}
-	return o.Script && exit > 128 && !(o.Requeue && exit == 128+int(syscall.SIGTERM))
+	return o.Script && exit > 128 && (!o.Requeue || exit != 128+int(syscall.SIGTERM))
 }
 
 // toldRun says which run this controller goes on with, since when, and how it was left.

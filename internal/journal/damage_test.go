@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -367,5 +368,21 @@ func TestWhatIsEditedByHandIsRefused(t *testing.T) {
 		if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Both meta pages say, with a right checksum, that there are more pages than a signed number can count.
+func TestAJournalThatCountsMorePagesThanThereAreIsRefused(t *testing.T) {
+	t.Parallel()
+	states := smallJournal(t)
+	file := bytes.Clone(states[len(states)-1].bytes)
+	for page := range 2 {
+		m, h := file[page*pageSize+pageHead:], fnv.New64a()
+		order.PutUint64(m[40:], 1<<63+4)
+		h.Write(m[:56])
+		order.PutUint64(m[56:], h.Sum64())
+	}
+	if err := checked(file); err == nil || !strings.Contains(err.Error(), "it was cut") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -96,7 +96,7 @@ func (t *tree) readMeta(size int64) error {
 	switch {
 	case found == 0:
 		return errors.New("neither of its two meta pages is valid: it is not a journal, or both are damaged")
-	case t.top < 4 || int64(t.top) > size/pageSize:
+	case t.top < 4 || t.top > uint64(size/pageSize):
 		return fmt.Errorf("it has %d bytes, and %d pages of %d are said to be in it: it was cut", size, t.top, pageSize)
 	}
 	return nil

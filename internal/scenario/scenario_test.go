@@ -195,7 +195,7 @@ func (w *world) do(ctx context.Context, l line) error {
 	if l.when == asking && w.isDeserted() {
 		return errors.New("nobody can ask a controller that is dead: say next-controller first")
 	}
-	return l.directive.do(ctx, w, l.args)
+	return l.do(ctx, w, l.args)
 }
 
 func (w *world) with(name role.Name, act func(*player)) {

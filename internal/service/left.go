@@ -50,7 +50,7 @@ func (s *Service) sayLeft(w *worker, patience time.Duration, what string) {
 	for deadline := time.Now().Add(patience); ; <-tick.C {
 		living = living[:0]
 		for _, h := range s.keeper.Remains(w.proc.Tree()) {
-			if h.Ident.Alive() {
+			if h.Alive() {
 				living = append(living, h)
 			}
 		}

@@ -131,7 +131,7 @@ func (k *told) hello(fresh func()) *api.Hello {
 func TestAControllerAwayForNineMinutesHearsOfTheFailureAndTheCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wires{service: bufconn.Listen(1 << 20)}
-		first, ears := w.begin(1)
+		first, _ := w.begin(1)
 		known := &told{}
 		l, err := NewLink(LinkOptions{
 			Controller: "passthrough:///controller", JobUID: testJob, ID: critic, Incarnation: 1, Token: testToken,
