@@ -72,11 +72,12 @@ bench-restart: build ## a PyTorch job broken under vigil, torchrun and an ideal 
 bench-beside: ## make bench of the commit REF and of this tree in turns, RUNS times, side by side
 	$(GO) run ./bench/beside -ref $(REF) -runs $(RUNS) loop takeover
 
-soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, jobs told to stop in every order 20 times, tiny-rl broken ten times, 500 controllers killed
+soak: ## jobs broken at random for SOAK, a job without CPUs for STARVE, jobs told to stop in every order 20 times, tiny-rl broken ten times, 500 controllers killed, 2,000 restarts and 50 runs that leave a bounded state
 	VIGIL_SOAK=$(SOAK) VIGIL_STARVE=$(STARVE) $(GO) test ./e2e/soak -timeout 0 -count=1 -v
 	TINY_RL_LONG=1 $(GO) test ./e2e/tinyrl -run Long -timeout 20m -count=1 -v
 	VIGIL_TERM=20 $(GO) test ./e2e/takeover -run TermReaches -timeout 0 -count=1 -v
 	VIGIL_WARM=100 $(GO) test ./e2e/warm -run 'InARow|LastBit' -timeout 60m -count=1 -v
+	VIGIL_RETENTION=all $(GO) test ./e2e/soak -run Retention -timeout 0 -count=1 -v
 	VIGIL_TAKEOVER=all VIGIL_TAKEOVER_RANDOM=500 VIGIL_AWAY=9m $(GO) test ./e2e/takeover -timeout 60m -count=1 -v
 
 docs: generate ## everything in docs/ and api/ that is made from code

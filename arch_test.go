@@ -18,7 +18,7 @@ import (
 // not belong anywhere yet.
 var levels = [][]string{
 	{"api", "internal/role", "internal/nearest"},
-	{"internal/event", "internal/job", "internal/settings", "internal/accelerate", "internal/farewell", "internal/wire/caller", "internal/wire/crowd"},
+	{"internal/event", "internal/job", "internal/settings", "internal/accelerate", "internal/farewell", "internal/wire/caller", "internal/wire/crowd", "internal/retention"},
 	{"internal/health", "internal/journal", "internal/restart", "internal/placement", "internal/devices", "internal/proc", "internal/example", "internal/wire/notify", "internal/wire/rpc", "internal/wire/roleapi", "internal/metrics", "internal/goodput"},
 	{"internal/restart/engine", "internal/launcher/local", "internal/evidence", "internal/identity", "internal/warm", "internal/wire/httpapi", "internal/console"},
 	{"internal/restart/memory", "internal/fleet"},

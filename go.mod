@@ -3,7 +3,6 @@ module vigil
 go 1.26.0
 
 require (
-	github.com/DeRuina/timberjack v1.4.10
 	github.com/danielgtaylor/huma/v2 v2.37.2
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/goccy/go-yaml v1.19.2

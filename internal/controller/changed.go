@@ -56,6 +56,9 @@ func changedSince(j *job.Job, before map[string]job.Role) (changed, gone []role.
 			gone = append(gone, role.Name(name))
 			continue
 		}
+		if was.Logs == (job.Logs{}) { // of a version that had no default for it
+			was.Logs = now.Logs
+		}
 		a, errA := json.Marshal(ofController(was))
 		b, errB := json.Marshal(ofController(*now))
 		if errA != nil || errB != nil || !bytes.Equal(a, b) || was.Workers != now.Workers {

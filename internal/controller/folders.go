@@ -59,6 +59,7 @@ func (g *ground) openDirs(o *Options, log *slog.Logger, end *endings) error {
 	end.add("journal", func(context.Context) error { return g.close() })
 	g.state = filepath.Join(home, g.uid)
 	g.logs = filepath.Join(g.state, "logs")
+	placeExample(o.Job, g.state)
 	g.incidents = filepath.Join(g.state, "incidents")
 	for _, dir := range []string{g.logs, g.incidents} {
 		f, err := proc.MakeFolder(dir, 0o700)

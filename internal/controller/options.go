@@ -72,6 +72,11 @@ type Options struct {
 	OnIncident  string        // command that is told of incidents; empty: none
 	HookTimeout time.Duration // of one run of that command or of a worker hook; 0: the default
 
+	KeepRuns      int           // newest runs whose folders are kept in the state directory; 0: all
+	KeepIncidents time.Duration // a run that had incidents is kept for so long beyond them; 0: no longer than others
+	KeepSize      string        // of all runs together, such as 10Gi; 0: without bound
+	KeepLives     int           // newest lives of each role whose logs are kept; 0: all
+
 	LogFormat   string
 	LogLevel    string
 	StatusEvery time.Duration // between two lines that say how every role stands; 0: none
@@ -114,6 +119,10 @@ func AddFlags(fs *pflag.FlagSet, o *Options) {
 	fs.StringSliceVar(&o.Tee, "tee", nil, "show what these workers print, each line after role and rank: all, ROLE or ROLE:RANK; may be given more than once")
 	fs.StringSliceVar(&o.ForwardSignal, "forward-signal", nil, "hand these signals on to all workers, as for a scheduler's warning: USR1, USR2, XCPU, PWR, CONT")
 	fs.DurationVar(&o.StatusEvery, "status-every", time.Minute, "how often the log says how every role stands; 0: never")
+	fs.IntVar(&o.KeepRuns, "keep-runs", 20, "how many runs' folders are kept in the state directory, the newest; 0: all")
+	fs.DurationVar(&o.KeepIncidents, "keep-incidents", 30*24*time.Hour, "for how long a run that had incidents is kept beyond --keep-runs; 0: no longer than others")
+	fs.StringVar(&o.KeepSize, "keep-size", "10Gi", "how much room the runs in the state directory may take together, the newest first; 0: any")
+	fs.IntVar(&o.KeepLives, "keep-lives", 50, "of how many lives of each role the logs are kept, the newest beside the first 3; 0: all")
 	fs.StringVar(&o.OnIncident, "on-incident", "", "command, run by sh -c, that is given every incident as JSON on standard input: when it is decided and when it has ended")
 	fs.DurationVar(&o.HookTimeout, "hook-timeout", hookTimeout, "how long one run of --on-incident or of a worker hook may take; what it has put into the background by then is ended too")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
@@ -168,6 +177,12 @@ func (o *Options) Check() error {
 	say(o.FakeNodes < 0 || o.FakeNodes > 1000, "--fake-nodes %d: want 0 to 1000", o.FakeNodes)
 	say(o.Resume && o.ForgetState, "--resume and --forget-state: want one of them")
 	say(o.StatusEvery < 0, "--status-every %s: want 0 or more", o.StatusEvery)
+	say(o.KeepRuns < 0, "--keep-runs %d: want 0 or more", o.KeepRuns)
+	say(o.KeepIncidents < 0, "--keep-incidents %s: want 0 or more", o.KeepIncidents)
+	say(o.KeepLives < 0, "--keep-lives %d: want 0 or more", o.KeepLives)
+	if _, err := o.retention(); err != nil {
+		wrong = append(wrong, err)
+	}
 	say(o.WaitGPUs < 0, "--wait-for-gpus %s: want 0 or more", o.WaitGPUs)
 	say((o.TLSCert == "") != (o.TLSKey == ""), "--tls-cert and --tls-key: want both or neither")
 	say(o.PrivateMetrics && o.MetricsListen != "", "--private-metrics and --metrics-listen: want one of them")

@@ -241,6 +241,7 @@ func (c *Controller) Run(ctx context.Context) (engine.Outcome, error) {
 	c.endings.add("steps", c.followSteps())
 	c.endings.add("runtime directory", c.followFooting())
 	c.endings.add("state directory", every(lookAtFooting, func() { _ = c.ground.folder.regain() })) // what fails has been said
+	c.endings.add("retention", c.followRetention())
 	if c.opts.StatusEvery > 0 {
 		c.endings.add("status lines", c.sayStatus())
 	}

@@ -224,10 +224,11 @@ type Progress struct {
 	File    string // absolute, or as Workdir is; its content is the step of the newest checkpoint; empty without one
 }
 
-// Logs says how much of the workers' output is kept.
+// Logs says how much is kept of each stream of a worker's life.
 type Logs struct {
-	MaxSize int64 // bytes of one log, after which it begins anew; 0: it grows without end
-	Keep    int   // older logs that are kept of each; 0 only where MaxSize is
+	First   int64 // bytes of its beginning
+	MaxSize int64 // bytes of the newest, at least; 0: everything is kept
+	Keep    int   // into how many files the newest are divided, beside the one that is written
 }
 
 // Restart is the role's part of the policy.

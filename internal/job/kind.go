@@ -220,18 +220,27 @@ var (
 
 const memoryPattern = `^([0-9]+)(Ki|Mi|Gi|Ti)?$`
 
+// ParseSize reads a number of bytes as sizes in a job file are written: plain, or with Ki, Mi, Gi or Ti.
+func ParseSize(s string) (int64, error) {
+	m := memoryShape.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q: want bytes, or a whole number with Ki, Mi, Gi or Ti, such as 8Gi", s)
+	}
+	v, err := strconv.ParseInt(m[1], 10, 64)
+	unit := memoryUnits[m[2]]
+	if err != nil || v > math.MaxInt64/unit {
+		return 0, fmt.Errorf("%q: it is too large", s)
+	}
+	return v * unit, nil
+}
+
 // memory is a number of bytes, plain or with a binary unit.
 var memory = scalar("size", "bytes, or a whole number with Ki, Mi, Gi or Ti, such as 8Gi",
 	fragment{"anyOf": []any{fragment{"type": "integer", "minimum": 0}, fragment{"type": "string", "pattern": memoryPattern}}},
 	[]form{formText, formNumber},
 	func(s string) (int64, bool) {
-		m := memoryShape.FindStringSubmatch(s)
-		if m == nil {
-			return 0, false
-		}
-		v, err := strconv.ParseInt(m[1], 10, 64)
-		unit := memoryUnits[m[2]]
-		return v * unit, err == nil && v <= math.MaxInt64/unit
+		v, err := ParseSize(s)
+		return v, err == nil
 	},
 	func(v int64) *node {
 		for _, unit := range []string{"Ti", "Gi", "Mi", "Ki"} {

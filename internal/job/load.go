@@ -19,7 +19,9 @@ const (
 	defaultGraceOnFailure = 3 * time.Second
 	defaultFloor          = 120 * time.Second
 	defaultEscalateAt     = 3
-	defaultKeep           = 5 // logs put aside
+	defaultLogFirst       = 16 << 20 // bytes
+	defaultLogNewest      = 256 << 20
+	defaultLogParts       = 8
 	noMaxRewind           = -1
 	readyPeriod           = time.Second
 	readyTimeout          = 10 * time.Second
@@ -77,6 +79,7 @@ func newRole(name role.Name) Role {
 		Completion: Finish, NotifyAccess: ProcessTree, WandB: WandBNone,
 		Stop:     StopPolicy{Signal: "TERM", Grace: defaultGrace, GraceOnFailure: defaultGraceOnFailure},
 		Limits:   Limits{Floor: defaultFloor},
+		Logs:     Logs{First: defaultLogFirst, MaxSize: defaultLogNewest, Keep: defaultLogParts},
 		Progress: Progress{Expect: OnceSeen, Source: FromWord},
 		Restart: Restart{
 			OnFailure:  role.InPlace,
@@ -113,9 +116,6 @@ func (j *Job) settle(dir string) {
 		}
 		r.settleUnit()
 		r.settleCheckpoint()
-		if r.Logs.MaxSize > 0 && r.Logs.Keep == 0 {
-			r.Logs.Keep = defaultKeep
-		}
 		if dir == "" {
 			continue
 		}
@@ -131,6 +131,10 @@ func (j *Job) settle(dir string) {
 	}
 }
 
+// ExampleDir is the variable that tells workers of the built-in job where all of them keep their checkpoints. Builtin
+// leaves it empty: the controller knows the run's folder.
+const ExampleDir = "VIGIL_EXAMPLE_DIR"
+
 // Builtin is the job that runs without a job file: a small training with the five roles actor,
 // rollout, critic, actor_fwd and advantages. Self is the path of a program whose command
 // "example-worker ROLE" is a worker of any of them.
@@ -143,6 +147,7 @@ func Builtin(self string) *Job {
 		r := newRole(one.name)
 		r.Command = []string{self, "example-worker", string(one.name)}
 		r.Workers = one.workers
+		r.Env = map[string]string{ExampleDir: ""} // the controller says where
 		if one.name == "critic" {
 			r.State = Checkpointed
 		}

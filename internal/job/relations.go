@@ -118,15 +118,18 @@ func (r *Role) progress(key string, wrong tell) {
 	}
 }
 
-// leastLog is the least size after which a log can begin anew, in bytes.
-const leastLog = 64 << 10
+// leastLog is the least that can be kept of a log's newest, and leastPart how large each of its files must be, in bytes.
+const (
+	leastLog  = 64 << 10
+	leastPart = 4 << 10
+)
 
 func (r *Role) logs(key string, wrong tell) {
 	switch l := r.Logs; {
-	case l.MaxSize == 0 && l.Keep > 0:
-		wrong(key+".keep", "no log is ever put aside without max_size", "say after which size, such as max_size: 100Mi")
 	case l.MaxSize > 0 && l.MaxSize < leastLog:
-		wrong(key+".max_size", fmt.Sprintf("%d bytes hold too little", l.MaxSize), "want 64Ki or more")
+		wrong(key+".max_size", fmt.Sprintf("%d bytes hold too little", l.MaxSize), "want 64Ki or more, or 0 for no limit")
+	case l.MaxSize > 0 && l.MaxSize/int64(l.Keep) < leastPart:
+		wrong(key+".keep", fmt.Sprintf("%d bytes in %d files leave less than 4Ki for each", l.MaxSize, l.Keep), "want fewer files, or a larger max_size")
 	}
 }
 

@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -12,25 +13,35 @@ const tailBytes = 64 << 10
 // Tail returns the last n lines of a file, without line ends. It reads at most the last 64 KiB, so a
 // very long line comes cut at its beginning; a last line without a line end counts, and what is no
 // UTF-8 is replaced by U+FFFD. A file that cannot be read, or is none (see OpenRegular), has no lines. On a
-// disk that does not answer it waits: call it where nothing else has to go on.
+// disk that does not answer it waits: call it where nothing else has to go on. Of a log that lies in several files
+// (see Segments) it reads as many as it needs.
 func Tail(path string, n int) []string {
 	if n <= 0 {
 		return nil
 	}
+	var text []byte
+	for _, file := range slices.Backward(Segments(path)) {
+		end, _ := lastOf(file, tailBytes-len(text))
+		text = append(end, text...)
+		if len(text) >= tailBytes || bytes.Count(text, []byte("\n")) > n {
+			break
+		}
+	}
+	return LastLines(text, n)
+}
+
+// lastOf returns the last bytes of a regular file.
+func lastOf(path string, most int) ([]byte, error) {
 	f, err := OpenRegular(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	text, err := io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-tailBytes), tailBytes))
-	if err != nil {
-		return nil
-	}
-	return LastLines(text, n)
+	return io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-int64(most)), int64(most)))
 }
 
 // LinesFrom returns the lines of a file from an offset on, as Tail does, out of at most so many bytes.

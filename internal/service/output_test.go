@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -212,53 +211,6 @@ func diskHangs(t *testing.T) {
 	l.close()
 	if l.dropped() == 0 {
 		t.Error("nothing was dropped")
-	}
-}
-
-func TestALogBeginsAnewAtTheEndOfALineAndKeepsSoMany(t *testing.T) {
-	path := filesIn(t).stdout
-	logs := job.Logs{MaxSize: 1000, Keep: 3}
-	l := startLog(newRotating(path, logs), time.Second, func(err error) { t.Error(err) })
-	for i := range 200 {
-		l.put(fmt.Appendf(nil, "line %03d %s\n", i, strings.Repeat("x", 40)))
-	}
-	l.close()
-	names, err := filepath.Glob(filepath.Join(filepath.Dir(path), "stdout*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(names) != 1+logs.Keep {
-		t.Errorf("there are %d logs, want the newest and %d: %v", len(names), logs.Keep, names)
-	}
-	for _, name := range names {
-		text := readFile(t, name)
-		if len(text) > 1000 || !strings.HasPrefix(text, "line ") || !strings.HasSuffix(text, "x\n") {
-			t.Errorf("%s has %d bytes, or lines that are not whole: %.80q", filepath.Base(name), len(text), text)
-		}
-	}
-	if !strings.Contains(readFile(t, path), "line 199 ") {
-		t.Error("the newest line is not at the log's own path")
-	}
-}
-
-func TestALineWithoutEndDoesNotKeepALogFromBeginningAnew(t *testing.T) {
-	path := filesIn(t).stdout
-	r := newRotating(path, job.Logs{MaxSize: 1000, Keep: 1000})
-	endless := strings.Repeat("y", 500_000)
-	if n, err := io.WriteString(r, endless); n != len(endless) || err != nil {
-		t.Fatalf("wrote %d bytes: %v", n, err)
-	}
-	r.Close()
-	names, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "stdout*.log"))
-	all := 0
-	for _, name := range names {
-		size := len(readFile(t, name))
-		if all += size; size > 1000+longestOver {
-			t.Errorf("%s has %d bytes", filepath.Base(name), size)
-		}
-	}
-	if all != len(endless) {
-		t.Errorf("%d bytes are in the logs, want %d", all, len(endless))
 	}
 }
 

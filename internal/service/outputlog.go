@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,8 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"github.com/DeRuina/timberjack"
 
 	"golang.org/x/sys/unix"
 
@@ -26,8 +23,6 @@ const (
 	stallTime = time.Second
 	// retryTime is when a write that failed is tried again.
 	retryTime = time.Second
-	// longestOver is how much longer than its limit a log may grow to end with a whole line, in bytes.
-	longestOver = 64 << 10
 )
 
 // logFile writes a log behind the back of whoever fills it. While the disk takes something, the one
@@ -59,7 +54,7 @@ func openLog(path string, logs job.Logs, notice func(string)) (*logFile, error) 
 	}
 	if logs.MaxSize > 0 {
 		file.Close()
-		return startLog(newRotating(path, logs), retryTime, say), nil
+		return startLog(newSegmented(path, logs), retryTime, say), nil
 	}
 	return startLog(file, retryTime, say), nil
 }
@@ -256,71 +251,3 @@ func (a *appending) Close() error {
 	}
 	return a.file.Close()
 }
-
-// rotating is a log that begins anew when it has reached its size, at the end of a line where there is
-// one. The newest is always at the same path.
-type rotating struct {
-	logger    *timberjack.Logger
-	size, max int64
-	whole     bool // the last line has ended
-}
-
-func newRotating(path string, logs job.Logs) *rotating {
-	return &rotating{max: logs.MaxSize, logger: &timberjack.Logger{
-		Filename: path, MaxBackups: logs.Keep, FileMode: 0o640,
-		BackupTimeFormat: "2006-01-02T15-04-05.000000000", // a flood fills several in a millisecond
-		MaxSize:          1 << 20,                         // MiB, never reached: when it is time is seen here, to the byte and at a line's end
-	}}
-}
-
-func (r *rotating) Write(p []byte) (n int, err error) {
-	for n < len(p) {
-		if r.mustTurn(p[n:]) {
-			if err := r.logger.RotateWithReason("size"); err != nil {
-				return n, err
-			}
-			r.size = 0
-		}
-		part := p[n : n+r.cut(p[n:])]
-		wrote, err := r.logger.Write(part)
-		n, r.size = n+wrote, r.size+int64(wrote)
-		if err != nil {
-			return n, err
-		}
-		r.whole = part[len(part)-1] == '\n'
-	}
-	return n, nil
-}
-
-// mustTurn says whether what comes next belongs into a new file.
-func (r *rotating) mustTurn(next []byte) bool {
-	if r.size == 0 {
-		return false
-	}
-	if !r.whole {
-		return r.size >= r.max+longestOver
-	}
-	line := bytes.IndexByte(next, '\n') + 1
-	if line == 0 {
-		line = len(next)
-	}
-	return r.size+int64(line) > r.max
-}
-
-// cut returns how much of next goes into the current file: whole lines, as long as they are not too long.
-func (r *rotating) cut(next []byte) int {
-	room := max(0, r.max-r.size)
-	if int64(len(next)) <= room {
-		return len(next)
-	}
-	if i := bytes.LastIndexByte(next[:room], '\n'); i >= 0 {
-		return i + 1
-	}
-	over := next[:min(int64(len(next)), max(r.max+longestOver-r.size, 1))]
-	if i := bytes.IndexByte(over, '\n'); i >= 0 {
-		return i + 1
-	}
-	return len(over)
-}
-
-func (r *rotating) Close() error { return r.logger.Close() }
