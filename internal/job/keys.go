@@ -94,14 +94,18 @@ func roleKeys() []Key {
 			phasesKey(),
 			warmUpKey()),
 		progressKey(), checkpointKey(),
-		group("logs", "How much of what workers print is kept.",
-			ofRole("max_size", memory, func(r *Role) *int64 { return &r.Logs.MaxSize }, "`256Mi`",
-				"How much of the newest is kept of each stream of a worker's life; `64Ki` or more, or `0`: all of it. The newest lie at `stdout.log`, what came before at `stdout.N.log`; what was left out is said by the last line of `stdout.first.log`."),
-			ofRole("first", memory, func(r *Role) *int64 { return &r.Logs.First }, "`16Mi`", "How much of the beginning is kept beside it, at `stdout.first.log`; `0`: nothing."),
-			ofRole("keep", whole[int](1, 10_000), func(r *Role) *int { return &r.Logs.Keep }, "`8`", "Into how many files of `max_size` / `keep` each the newest are divided; the oldest is removed as a whole.")),
+		logsKey(),
 		restartKey(),
 		hooksKey(),
 	}
+}
+
+func logsKey() Key {
+	return group("logs", "How much of what workers print is kept.",
+		ofRole("max_size", memory, func(r *Role) *int64 { return &r.Logs.MaxSize }, "`256Mi`",
+			"How much of the newest is kept of each stream of a worker's life; `64Ki` or more, or `0`: all of it. The newest lie at `stdout.log`, what came before at `stdout.N.log`; what was left out is said by the last line of `stdout.first.log`."),
+		ofRole("first", memory, func(r *Role) *int64 { return &r.Logs.First }, "`16Mi`", "How much of the beginning is kept beside it, at `stdout.first.log`; `0`: nothing."),
+		ofRole("keep", whole[int](1, 10_000), func(r *Role) *int { return &r.Logs.Keep }, "`8`", "Into how many files of `max_size` / `keep` each the newest are divided; the oldest is removed as a whole."))
 }
 
 func wandbKey() Key {
