@@ -61,11 +61,7 @@ func (n *incidents) load(recorded map[string]httpapi.Incident, m *engine.Remembe
 		}
 		n.earlier = append(n.earlier, i)
 	}
-	for id, i := range recorded {
-		if !slices.ContainsFunc(n.earlier, func(known httpapi.Incident) bool { return known.ID == id }) {
-			n.earlier = append(n.earlier, i)
-		}
-	}
+	n.addRecorded(recorded)
 	slices.SortFunc(n.earlier, func(a, b httpapi.Incident) int { return cmp.Compare(numberOf(&b), numberOf(&a)) })
 	for at := range n.earlier {
 		if i := &n.earlier[at]; i.Decided != nil { // also one that was ignored
@@ -86,6 +82,24 @@ func (n *incidents) load(recorded map[string]httpapi.Incident, m *engine.Remembe
 		}
 	}
 	return errors.Join(wrong...)
+}
+
+// addRecorded adds what the journal has of incidents beyond their files, which are written a moment later.
+func (n *incidents) addRecorded(recorded map[string]httpapi.Incident) {
+	for id, i := range recorded {
+		at := slices.IndexFunc(n.earlier, func(known httpapi.Incident) bool { return known.ID == id })
+		if at < 0 {
+			n.earlier = append(n.earlier, i)
+			continue
+		}
+		known := &n.earlier[at]
+		if known.Decided == nil && i.Decided != nil {
+			i.Events = known.Events
+			*known = i
+			continue
+		}
+		known.Stopped, known.Clean = cmp.Or(known.Stopped, i.Stopped), cmp.Or(known.Clean, i.Clean)
+	}
 }
 
 // goOn has an incident go on whose repair has not ended, and reports whether there is one.

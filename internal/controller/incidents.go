@@ -13,6 +13,7 @@ import (
 
 	"vigil/internal/event"
 	"vigil/internal/proc"
+	"vigil/internal/restart"
 	"vigil/internal/role"
 	"vigil/internal/wire/httpapi"
 )
@@ -54,7 +55,7 @@ func (n *incidents) Observe(e event.Event) {
 	default:
 		return
 	}
-	if n.record != nil && (e.Kind == event.Failure || e.Kind == event.Decided || e.Kind == event.PlanEnded) {
+	if n.record != nil && toRecord(e) {
 		if i, ok := n.history.Incident(e.Incident); ok {
 			i.Events = nil
 			n.record(incident(i))
@@ -64,6 +65,17 @@ func (n *incidents) Observe(e event.Event) {
 	case n.changed <- struct{}{}:
 	default:
 	}
+}
+
+// toRecord says whether the next controller must know of an event at once: it does not repeat a stop that is over.
+func toRecord(e event.Event) bool {
+	switch e.Kind {
+	case event.Failure, event.Decided, event.PlanEnded:
+		return true
+	case event.Moved:
+		return e.Verb == string(restart.StopService) && e.Error == ""
+	}
+	return false
 }
 
 // follow begins to write, and returns what writes the rest and ends it.

@@ -381,6 +381,45 @@ func TestIncidentsOfEarlierControllersAreShownToo(t *testing.T) {
 	}
 }
 
+// The file of an incident is written a moment after its record: what a controller that was killed in between has not come
+// to write is not lost.
+func TestAnIncidentOfAKilledControllerIsAsItsRecordSays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"1.json": `{"id":"1","role":"critic","cause":"exited","open":true,"decided":"2026-01-02T03:04:05Z","action":"in_place","events":[{"kind":"failed"}]}`,
+		"2.json": `{"id":"2","role":"actor","cause":"silent","open":true,"events":[{"kind":"failed"}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	history := event.NewHistory(10)
+	n := newIncidents(dir, history, nil, "", slog.New(slog.DiscardHandler))
+	log := event.NewLog(100, history.Observe, n.Observe)
+	var first httpapi.Incident
+	n.record = func(i httpapi.Incident) { first = i }
+	for _, e := range []event.Event{{Kind: event.Failure}, {Kind: event.Decided, Action: role.InPlace, Roles: []role.Name{"critic"}}, {Kind: event.Moved, Verb: "stop_service"}} {
+		e.At, e.Role, e.Incident, e.Incarnation = time.Now(), "critic", "1", 1
+		log.Record(e)
+	}
+	if first.Stopped == nil {
+		t.Fatalf("that its workers have been stopped is not recorded: %+v", first)
+	}
+	next := newIncidents(dir, event.NewHistory(10), nil, "", slog.New(slog.DiscardHandler))
+	m := &engine.Remembered{Incidents: 2, Plans: []engine.PlanMemory{{ID: 1, Incident: "1", Roles: []role.Name{"critic"}}, {ID: 2, Incident: "2", Roles: []role.Name{"actor"}}}}
+	second := httpapi.Incident{ID: "2", Role: "actor", Cause: role.Silent, Action: role.Global, Open: true, Decided: first.Decided}
+	if err := next.load(map[string]httpapi.Incident{"1": first, "2": second}, m); err != nil {
+		t.Fatal(err)
+	}
+	if i, ok := next.one("1"); !ok || i.Stopped == nil || i.Clean == nil || len(i.Events) != 1 {
+		t.Errorf("shown: %+v", i)
+	}
+	if i, ok := next.one("2"); !ok || i.Decided == nil || i.Action != role.Global || len(i.Events) != 1 {
+		t.Errorf("shown: %+v", i)
+	}
+}
+
 // shows: FAULT-A1
 //
 // A controller may itself be a worker's program, or a service of systemd's: its commands do not speak for it.
