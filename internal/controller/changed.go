@@ -104,6 +104,7 @@ func (c *Controller) recall() (gone []role.Name, err error) {
 	if c.remembered, err = memory.Read(c.ground.journal); err != nil {
 		return nil, err
 	}
+	c.remembered.Rebooted = c.ground.rebooted
 	if c.ground.reopens {
 		c.ground.reopening = memory.Reopen(c.remembered, c.opts.Job)
 	}

@@ -139,11 +139,14 @@ func (e *Engine) forgetFarewells(ctx context.Context, all []role.Name) {
 }
 
 // lostMeanwhile takes in that nobody holds the workers of a role that was begun: what had failed of it, or that its
-// service was lost.
+// service was lost. Where the machine went down, that is not the role's doing, and counts as if its node was taken away.
 func (e *Engine) lostMeanwhile(n role.Name, was RoleMemory, failed []role.Failure) {
 	if len(failed) == 0 {
-		failed = []role.Failure{{Life: role.Life{Role: n, Incarnation: was.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: role.Unreachable,
-			Detail: "its service was lost while there was no controller", At: time.Now()}}
+		cause, detail := role.Unreachable, "its service was lost while there was no controller"
+		if e.Remembered.Rebooted {
+			cause, detail = role.Preempted, "the machine went down, and has booted since"
+		}
+		failed = []role.Failure{{Life: role.Life{Role: n, Incarnation: was.Incarnation, Rank: role.NoRank, Attempt: 1}, Cause: cause, Detail: detail, At: time.Now()}}
 	}
 	for _, f := range failed {
 		if e.standsAlone(f) { // there is no service to restart it in: its role has failed

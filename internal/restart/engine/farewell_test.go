@@ -130,6 +130,36 @@ func TestWorkersThatWereEndedInOrderCostNothing(t *testing.T) {
 	}
 }
 
+// The machine lost its power: the journal's roles are begun again, and no restart is spent, for none of them has failed. No
+// restart is left to be spent.
+// shows: A49
+func TestAMachineThatWentDownCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &succession{T: t, stage: newStage([]job.Role{roleOf("actor"), roleOf("critic")}, restart.HealthCheckOn, 0), memory: newMemory()}
+		s.begin(nil)
+		wait(5 * time.Second)
+		s.end(errDead)
+		<-s.outcome
+		s.mu.Lock()
+		clear(s.begun)
+		s.mu.Unlock()
+		remembered := s.memory.remembered()
+		remembered.Rebooted = true
+		s.begin(remembered)
+		wait(time.Minute)
+		spent := s.engine.Ledger()
+		for _, name := range []role.Name{"actor", "critic"} {
+			if st := s.engine.Status(name); st.State != role.Running || spent.Roles[name].InPlace != 0 || spent.Roles[name].Preempted != 1 {
+				t.Errorf("%s is %+v, and has spent %+v", name, st, spent.Roles[name])
+			}
+		}
+		if spent.Global != 0 {
+			t.Errorf("%d global restarts are spent", spent.Global)
+		}
+		s.stop()
+	})
+}
+
 // A controller that waits for services to end their workers answers its supervisor meanwhile. Told to stop, it waits no
 // longer than the stop takes, and nothing is charged for services that had not come to the end.
 // shows: FAULT-C9 FAULT-C2

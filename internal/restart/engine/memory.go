@@ -72,6 +72,7 @@ type Remembered struct {
 	Roles     map[role.Name]RoleMemory
 	Plans     []PlanMemory // that had not ended, in the order in which they began
 	Failures  []role.Failure
+	Rebooted  bool // the machine has booted since: nothing of the run lives on it
 }
 
 // noMemory is the memory of a job that nobody takes over.
