@@ -11,7 +11,7 @@ STARVE  ?= $(SOAK)
 REF     ?= HEAD~1
 RUNS    ?= 1
 
-.PHONY: build wheel install run test quick test-loaded repeat programs needs check race fuzz lint bench bench-restart bench-beside soak docs generate clean
+.PHONY: build wheel install run test quick test-loaded repeat programs test-vm needs check race fuzz lint bench bench-restart bench-beside soak docs generate clean
 
 build: ## static programs in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/...
@@ -41,6 +41,9 @@ repeat: ## the tests RUN of the package PKG, N times, JOBS at a time; what faile
 
 programs: ## real torchrun, Hugging Face and Lightning trainings; installs 5 GB in the user's cache, once
 	@GO='$(GO)' sh tools/programs.sh
+
+test-vm: ## a virtual machine with cgroup v2 alone and systemd: the unit, power cuts, a reboot; installs qemu, and a Debian of 1 GB in the user's cache
+	@GO='$(GO)' sh tools/vm.sh
 
 needs:
 	@sh tools/needs.sh
