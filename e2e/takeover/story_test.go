@@ -226,8 +226,8 @@ func (j *job) checkLedger(want spent) {
 		j.t.Fatal(err)
 	}
 	defer book.Close()
-	if run, open, err := book.OpenRun(); err != nil || !open || run.UID != j.uid {
-		j.t.Errorf("the journal has run %+v, open %t (%v), want %s, open", run, open, err, j.uid)
+	if run, _, err := book.LastRun(); err != nil || run.Closed == nil || run.Closed.Exit != 130 || run.UID != j.uid {
+		j.t.Errorf("the journal has run %+v (%v), want %s, closed with 130", run, err, j.uid)
 	}
 	ledger, known, err := journal.ReadOne[restart.Ledger](book, journal.Ledger, "ledger")
 	if err != nil || !known {
