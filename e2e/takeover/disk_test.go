@@ -135,7 +135,7 @@ func TestAFullDiskStopsNeitherRepairsNorTakeovers(t *testing.T) {
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=2m"); err != nil {
+	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=2m,mode=0700"); err != nil {
 		t.Skipf("SKIPPED: a small file system cannot be mounted here: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
