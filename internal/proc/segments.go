@@ -34,8 +34,9 @@ func Numbered(path string) []int {
 	}
 	var all []int
 	for _, f := range files {
-		middle, is := strings.CutPrefix(f.Name(), stem)
-		if middle, is = strings.CutSuffix(middle, logSuffix); !is {
+		middle, ofLog := strings.CutPrefix(f.Name(), stem)
+		middle, isPart := strings.CutSuffix(middle, logSuffix)
+		if !ofLog || !isPart {
 			continue
 		}
 		if n, err := strconv.Atoi(middle); err == nil && n > 0 && strconv.Itoa(n) == middle {
