@@ -34,6 +34,7 @@ type oneRole struct {
 	accelerate  string // file of "accelerate config"
 	logDir      string
 	preload     []string
+	user        string
 	wandb       string
 	perWorker   int // devices of each worker; -1: by what there is
 	requeue     bool
@@ -85,6 +86,7 @@ has ended in order; --resume goes on with that too.`,
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
 	addWhoseFlags(fs, r)
 	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
+	fs.StringVar(&r.user, "user", "", "run the workers as this user, NAME or UID, with :GROUP; root only")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.IntVar(&r.perWorker, "gpus-per-worker", -1, "devices that each worker reserves, locked for this run; 0: none, and what is visible stays so (default: one each where there are several workers)")
 	fs.StringVar(&r.logDir, "log-dir", "", "folder of the run's state and logs; the same as --state-dir")
@@ -138,7 +140,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 		return usage(err)
 	}
 	main := &r.Job.Roles[0]
-	main.Env, main.Preload, main.WandB = launch.Environ, r.preload, job.WandB(r.wandb)
+	main.Env, main.Preload, main.WandB, main.User = launch.Environ, r.preload, job.WandB(r.wandb), r.user
 	if launch.Alone && workers == 1 {
 		main.Distributed = job.None
 	}

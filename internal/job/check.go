@@ -33,6 +33,12 @@ func (j *Job) Check(m Machine) error {
 			wrong("workdir", err)
 			continue
 		}
+		if r.User != "" {
+			if _, err := LookupUser(r.User); err != nil {
+				wrong("user", err)
+				continue
+			}
+		}
 		environ, err := r.Environ(m.Environ)
 		if err != nil {
 			wrong("env_file", err)

@@ -48,6 +48,7 @@ type Role struct {
 	Hooks       Hooks
 
 	NotifyAccess NotifyAccess `json:",omitzero"`
+	User         string       `json:",omitempty"` // whom workers run as: NAME or UID, with :GROUP; empty: the controller's own
 	WandB        WandB        `json:",omitzero"`
 }
 

@@ -142,7 +142,7 @@ func TestTheJobFileBeatsEveryDefault(t *testing.T) {
 			BackOff: BackOff{Base: 2 * time.Second, Max: 8 * time.Second, ResetAfter: time.Hour}, Unit: UnitWorker, MinAvailable: 0, Rejoin: RejoinManual},
 		Hooks: Hooks{WorkerDown: []string{"python3", "tell.py", "remove", "${port.http}"}, WorkerReady: []string{"./tell"}},
 
-		NotifyAccess: AnyProcess, WandB: WandBResume,
+		NotifyAccess: AnyProcess, User: "trainer:gpu", WandB: WandBResume,
 	}
 	if diff := cmp.Diff(want, actor); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -117,6 +117,17 @@ func (d Dir) Lock(name string) (*FileLock, error) {
 	return Lock(filepath.Join(folder, name+lockSuffix))
 }
 
+// LetThrough lets other users pass through the directory, without listing it: for workers that run as another user. What
+// lies in it says itself whom it is for.
+func (d Dir) LetThrough() error {
+	f, err := OpenFolder(d.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Chmod(0o711)
+}
+
 // check refuses a directory that is not ours any more. One that is gone is none of its matter.
 func (d Dir) check() error {
 	f, err := OpenFolder(d.path)
@@ -211,7 +222,7 @@ func CompanionOf(socket, suffix string) string {
 // sockets that are gone, seats that nobody has, and notes of processes that are gone: leftovers of programs that were killed. It returns the
 // sockets' paths.
 func (d Dir) Sweep() ([]string, error) {
-	var removed, companions []string
+	var removed, companions, owns []string
 	var errs []error
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("sweep: %w", err)
@@ -222,6 +233,10 @@ func (d Dir) Sweep() ([]string, error) {
 				return err
 			}
 			return nil // removed meanwhile, or not ours to look into
+		}
+		if item.IsDir() && strings.HasSuffix(path, ownSuffix) {
+			owns = append(owns, path)
+			return nil
 		}
 		if item.Type().IsRegular() && slices.Contains(companionSuffixes, filepath.Ext(path)) {
 			companions = append(companions, path)
@@ -251,8 +266,23 @@ func (d Dir) Sweep() ([]string, error) {
 			_ = os.Remove(path) // whoever owned it may have done so too
 		}
 	}
+	for _, path := range owns {
+		base := strings.TrimSuffix(path, ownSuffix)
+		if Gone(base+notifySuffix) && Gone(base+socketSuffix) {
+			_ = os.RemoveAll(path)
+		}
+	}
 	return removed, errors.Join(errs...)
 }
+
+// OwnFolder is the path of the folder that belongs to a notify socket or a service's socket, and is removed with it by
+// Sweep. Make it when the socket is there.
+func OwnFolder(socket string) string {
+	return strings.TrimSuffix(socket, filepath.Ext(socket)) + ownSuffix
+}
+
+// NotifySocket is a path in the directory for a new notify socket.
+func (d Dir) NotifySocket(name string) string { return filepath.Join(d.path, name+notifySuffix) }
 
 // sweepSeat removes the file of a seat whose holder has died. One that is being taken is left alone.
 func sweepSeat(path string) error {
@@ -278,6 +308,8 @@ func sweepSeat(path string) error {
 var companionSuffixes = []string{".peers", ".new"}
 
 const (
+	notifySuffix = ".up"
+	ownSuffix    = ".own"
 	socketSuffix = ".sock"
 	seatSuffix   = ".seat"
 )

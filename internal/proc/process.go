@@ -30,6 +30,8 @@ type Spec struct {
 	// Leaf is the cgroup leaf of this life, relative to our own cgroup, such as
 	// "vigil-UID/actor.0/1.0.1". It is made anew, and ignored where leaves cannot be made.
 	Leaf string
+	// Credential is the user that it runs as, which only root can choose; nil: ours.
+	Credential *syscall.Credential
 	// DieWithParent has the kernel kill the process when this program ends, however it ends.
 	DieWithParent bool
 	// NoOrphans promises that nothing outlives the process which was not adopted, so that an orphan is never
@@ -75,7 +77,7 @@ func (k *Keeper) Start(s Spec) (*Process, error) {
 			files[i] = null
 		}
 	}
-	attr := &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: append(files, s.ExtraFiles...), Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: append(files, s.ExtraFiles...), Sys: &syscall.SysProcAttr{Setsid: true, Credential: s.Credential}}
 	if s.DieWithParent {
 		attr.Sys.Pdeathsig = syscall.SIGKILL
 	}

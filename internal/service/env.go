@@ -27,6 +27,7 @@ type setting struct {
 	Worker    *api.Worker
 	LocalRank int // index among the workers of this service
 
+	User         *job.User // whom it runs as; nil: us
 	NotifySocket string
 	Inbox        string
 	ServiceURL   string
@@ -56,6 +57,9 @@ var supervisorNames = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
 // the worker must be able to rely on. Of several equal names the strongest is left.
 func compose(s setting) (command, environ []string, err error) {
 	env := inherited(s.Base)
+	if s.User != nil {
+		env["HOME"], env["USER"], env["LOGNAME"] = s.User.Home, s.User.Name, s.User.Name
+	}
 	maps.Copy(env, s.FromFile)
 	for key, value := range s.Role.Env {
 		if env[key], err = job.ExpandPorts(value, s.Worker.GetPorts()); err != nil {

@@ -105,6 +105,7 @@ func (s *Service) taker() evidence.Taker {
 func (s *Service) subjects(lives []*worker) []evidence.Subject {
 	var tree proc.Tree
 	for _, w := range lives {
+		s.keepError(w)
 		if w.proc != nil {
 			tree.Sessions = append(tree.Sessions, w.proc.Ident())
 		}
@@ -257,6 +258,9 @@ func (s *Service) isStranger(who proc.Listener) bool {
 // none. Workers that are restarted alone do not take each other along: of such only the own one counts. What a
 // peer has written after this worker had ended is no cause of that.
 func (s *Service) rootCause(w *worker, exit role.Exit, ended time.Time) (message string, broken error) {
+	for _, peer := range s.living() {
+		s.keepError(peer)
+	}
 	files := map[int]string{}
 	if s.opts.Role.Restart.Unit != job.UnitWorker {
 		files = evidence.ErrorFiles(filepath.Dir(filepath.Dir(w.files.torchError)))

@@ -19,6 +19,7 @@ type footing struct {
 	socket string         // where the controller calls; empty when the service is being closed
 	seat   *proc.FileLock // nil before it is taken
 	peers  string         // content of the peers file; guarded by writingPeers
+	reader int            // whose the peers file is, where that is another user; guarded by writingPeers
 }
 
 // followFooting makes again what is removed from the runtime directory, until the service is closed.
@@ -65,6 +66,9 @@ func (s *Service) regain() error {
 		return err
 	}
 	var errs []error
+	if s.user != nil {
+		errs = append(errs, s.runtime.LetThrough())
+	}
 	if proc.Gone(s.footing.socket) {
 		s.log.Warn("files were removed from the runtime directory while the service runs: making them again", "dir", s.dir)
 		errs = append(errs, s.listenAgain())
@@ -76,6 +80,10 @@ func (s *Service) regain() error {
 		}
 		errs = append(errs, err)
 	}
+	if s.hookFolder != "" && proc.Gone(s.hookFolder) {
+		_, err := s.openHook()
+		errs = append(errs, err)
+	}
 	if proc.Gone(s.peersFile) {
 		s.writingPeers.Lock()
 		peers := s.footing.peers
@@ -83,7 +91,7 @@ func (s *Service) regain() error {
 		errs = append(errs, s.writePeers(peers))
 	}
 	for _, w := range s.living() {
-		errs = append(errs, w.notify.Restore())
+		errs = append(errs, w.notify.Restore(), s.restoreOwn(w))
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,6 +45,25 @@ func withoutHook(folder, pythonPath string) string {
 
 // injects says whether the workers of a role get the optimizer hook.
 func injects(r *job.Role) bool { return r.Progress.Source == job.FromHook }
+
+// openHook writes the hook where workers can read it: below the logs, or for another user in the runtime directory.
+func (s *Service) openHook() (string, error) {
+	if s.user == nil {
+		return writeHook(&s.opts.Role, s.opts.LogDir)
+	}
+	if !injects(&s.opts.Role) {
+		return "", nil
+	}
+	above := proc.OwnFolder(s.footing.socket)
+	folder, err := writeHook(&s.opts.Role, above)
+	if err != nil {
+		return "", err
+	}
+	for _, path := range []string{above, folder} {
+		err = errors.Join(err, os.Chmod(path, 0o711))
+	}
+	return folder, errors.Join(err, os.Chmod(filepath.Join(folder, "sitecustomize.py"), 0o644))
+}
 
 // writeHook puts the optimizer hook into a folder below the logs, where all services of the job find the
 // same file, and returns the folder. Empty, without an error, for a role that does not have it. A path

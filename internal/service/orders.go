@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -69,5 +70,11 @@ func (s *Service) writePeers(json string) error {
 	defer s.writingPeers.Unlock()
 	s.footing.peers = json
 	next := strings.TrimSuffix(s.peersFile, filepath.Ext(s.peersFile)) + ".new"
-	return proc.ReplaceBy(s.peersFile, next, []byte(json), 0o600)
+	if err := proc.ReplaceBy(s.peersFile, next, []byte(json), 0o600); err != nil {
+		return err
+	}
+	if s.footing.reader == 0 {
+		return nil
+	}
+	return os.Lchown(s.peersFile, s.footing.reader, -1)
 }

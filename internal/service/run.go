@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"vigil/api"
 	"vigil/internal/job"
@@ -201,19 +202,23 @@ func (s *Service) prepare(order *api.Run, o *api.Worker) (*worker, setting, erro
 		stderr:     filepath.Join(dir, "stderr.log"),
 		torchError: filepath.Join(dir, "error.json"),
 	}
-	base := filepath.Join(s.dir, randomName())
-	w.inbox = base + ".in"
-	w.senders.begun, w.senders.uid = make(chan struct{}), uint32(os.Geteuid())
-	r, err := notify.Listen(base+".up", func(from notify.Credentials, said []notify.Word) { s.hear(w, from, said) }, func(err error) {
+	socket := s.runtime.NotifySocket(randomName())
+	w.inbox = filepath.Join(proc.OwnFolder(socket), "in")
+	w.senders.begun, w.senders.uid = make(chan struct{}), uint32(s.workerUID())
+	r, err := notify.Listen(socket, func(from notify.Credentials, said []notify.Word) { s.hear(w, from, said) }, func(err error) {
 		s.notice(w, "it says what cannot be meant, more of which is only counted: "+err.Error())
 	})
 	if err != nil {
 		return nil, setting{}, fmt.Errorf("prepare %s rank %d: %w", s.id.Role, w.life.Rank, err)
 	}
 	w.notify = r
+	if err := s.openOwn(w); err != nil {
+		r.Close()
+		return nil, setting{}, fmt.Errorf("prepare %s rank %d: %w", s.id.Role, w.life.Rank, err)
+	}
 	return w, setting{
 		Base: os.Environ(), JobName: s.opts.JobName, Life: w.life, Role: &s.opts.Role, Run: order, Worker: o,
-		NotifySocket: base + ".up", Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: w.files.torchError, HookFolder: s.hookFolder, Devices: s.opts.DeviceVariable,
+		User: s.user, NotifySocket: socket, Inbox: w.inbox, PeersFile: s.peersFile, ErrorFile: s.errorFile(w), HookFolder: s.hookFolder, Devices: s.opts.DeviceVariable,
 		ServiceURL: s.urlOf(w.life),
 	}, nil
 }
@@ -225,6 +230,9 @@ func (s *Service) start(w *worker) error {
 		return err
 	}
 	defer w.output.started()
+	if err := s.giveTo(s.workerUID(), w); err != nil {
+		return err
+	}
 	lingering := lingeringOf(w.ports)
 	s.mu.Lock()
 	w.lingering = lingering
@@ -235,13 +243,16 @@ func (s *Service) start(w *worker) error {
 		Stdout: w.output.childEnds[0], Stderr: w.output.childEnds[1],
 		Leaf: fmt.Sprintf("vigil-%s/%s.%d/%d.%d.%d", s.opts.JobUID, s.id.Role, s.id.Index,
 			w.life.Incarnation, w.life.Rank, w.life.Attempt),
-		DieWithParent: true,
+		Credential: s.credential(), DieWithParent: true,
 	})
 	s.mu.Lock()
 	if err != nil {
 		delete(s.lives, w.life.Rank)
 		s.mu.Unlock()
 		w.senders.settle()
+		if s.user != nil && errors.Is(err, unix.EACCES) {
+			err = fmt.Errorf("%w (user %s must be able to reach the program and the workdir)", err, s.opts.Role.User)
+		}
 		return err
 	}
 	w.proc, w.senders.family = p, s.keeper.FamilyOf(p)
@@ -260,7 +271,8 @@ func (s *Service) discard(w *worker) {
 	if w.output != nil {
 		w.output.close()
 	}
-	if err := os.Remove(w.inbox); err != nil && !errors.Is(err, os.ErrNotExist) {
+	s.keepError(w)
+	if err := os.RemoveAll(w.own()); err != nil {
 		s.log.Warn("inbox is left behind", "path", w.inbox, "err", err)
 	}
 }

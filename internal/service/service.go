@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vigil/internal/devices"
+	"vigil/internal/job"
 	"vigil/internal/proc"
 	"vigil/internal/warm"
 	"vigil/internal/wire/rpc"
@@ -36,6 +37,8 @@ type Service struct {
 	tree        *proc.TreeNote
 	link        *rpc.Link
 	runtime     proc.Dir
+	user        *job.User // whom workers run as; nil: us
+	sayCold     sync.Once
 	dir         string // its path
 	footing     footing
 	peersFile   string        // VIGIL_PEERS_FILE
@@ -107,8 +110,8 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 		return nil, err
 	}
 	s.atEnd(func() { s.keeper.Close() })
-	if s.hookFolder, err = writeHook(&o.Role, o.LogDir); err != nil {
-		log.Warn("optimizer steps are not counted", "err", err)
+	if err := s.openUser(); err != nil {
+		return nil, err
 	}
 	s.warm = s.openWarm()
 	closed := make(chan struct{})
@@ -122,6 +125,9 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	socket, err := s.openSocket(dir)
 	if err != nil {
 		return nil, err
+	}
+	if s.hookFolder, err = s.openHook(); err != nil {
+		log.Warn("optimizer steps are not counted", "err", err)
 	}
 	l, err := net.Listen("tcp", o.HTTP)
 	if err != nil {
@@ -149,7 +155,7 @@ func (s *Service) openSocket(dir proc.Dir) (net.Listener, error) {
 	}
 	s.atEnd(func() { l.Close() }) // where no link has closed it
 	s.footing.socket, s.peersFile = path, proc.CompanionOf(path, "peers")
-	s.atEnd(func() { os.Remove(s.peersFile) })
+	s.atEnd(func() { _, _ = os.Remove(s.peersFile), os.RemoveAll(proc.OwnFolder(path)) })
 	return l, s.writePeers("")
 }
 

@@ -18,7 +18,7 @@ import (
 // openWarm makes the fork server of a role that has modules preloaded; nil for others. It is started with
 // the first worker.
 func (s *Service) openWarm() *warm.Server {
-	if len(s.opts.Role.Preload) == 0 {
+	if len(s.opts.Role.Preload) == 0 || s.user != nil {
 		return nil
 	}
 	o := warm.Options{
@@ -73,6 +73,11 @@ func (s *Service) startsCold(why string) {
 // spawn starts a process of a worker: by a fork where the role has modules preloaded and nothing speaks
 // against it, else by executing its program. No budget is spent on a fork that cannot be had.
 func (s *Service) spawn(spec proc.Spec) (*proc.Process, error) {
+	if s.user != nil && len(s.opts.Role.Preload) > 0 {
+		s.sayCold.Do(func() {
+			s.startsCold("workers start without the fork server: it does not run as another user (user: " + s.opts.Role.User + ")")
+		})
+	}
 	if s.warm != nil {
 		if p, err := s.warm.Fork(context.Background(), spec); err == nil {
 			return p, nil

@@ -273,6 +273,7 @@ func (s *Service) watch(w *worker) {
 	ended := time.Now()
 	w.notify.Drain()
 	w.output.drain()
+	s.keepError(w)
 	exit := w.proc.Exit()
 	if exit.Signal != "" || exit.Code != 0 {
 		exit.Tail = w.output.stderr.last(tailLines)

@@ -35,6 +35,7 @@ type Receiver struct {
 	readers sync.WaitGroup
 
 	mu     sync.Mutex
+	owner  int             // whose the socket's file is; 0: ours
 	conns  []*net.UnixConn // the newest last: who has connected to an older one still speaks there
 	closed bool
 }
@@ -82,6 +83,13 @@ func (r *Receiver) bind() error {
 		os.Remove(r.path)
 		return fmt.Errorf("protect notify socket: %w", err)
 	}
+	if r.owner != 0 {
+		if err := os.Lchown(r.path, r.owner, -1); err != nil {
+			conn.Close()
+			os.Remove(r.path)
+			return fmt.Errorf("give notify socket to user %d: %w", r.owner, err)
+		}
+	}
 	// Best effort: the kernel's default works too.
 	_ = conn.SetReadBuffer(receiveBuffer)
 	raw, err := conn.SyscallConn()
@@ -101,6 +109,17 @@ func (r *Receiver) bind() error {
 			}
 		})
 	})
+	return nil
+}
+
+// GiveTo lets processes of that user send, beside root's, and those of no other.
+func (r *Receiver) GiveTo(uid int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owner = uid
+	if err := os.Lchown(r.path, uid, -1); err != nil {
+		return fmt.Errorf("give notify socket to user %d: %w", uid, err)
+	}
 	return nil
 }
 
