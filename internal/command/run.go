@@ -86,7 +86,6 @@ has ended in order; --resume goes on with that too.`,
 	fs.StringSliceVar(&r.preload, "preload", nil, "modules that a fork server imports once, so that workers start in hundredths of a second: torch,... or auto")
 	addWhoseFlags(fs, r)
 	fs.StringVar(&r.wandb, "wandb", string(job.WandBNone), "resume: rank 0 goes on with one run of Weights & Biases over all restarts, by WANDB_RUN_ID and WANDB_RESUME; none: it is given neither")
-	fs.StringVar(&r.user, "user", "", "run the workers as this user, NAME or UID, with :GROUP; root only")
 	fs.BoolVar(&r.noPython, "no-python", false, "run the program as it is, also if it ends in .py")
 	fs.IntVar(&r.perWorker, "gpus-per-worker", -1, "devices that each worker reserves, locked for this run; 0: none, and what is visible stays so (default: one each where there are several workers)")
 	fs.StringVar(&r.logDir, "log-dir", "", "folder of the run's state and logs; the same as --state-dir")

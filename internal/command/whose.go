@@ -15,6 +15,7 @@ var jobName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
 
 // addWhoseFlags declares what says whose run it is.
 func addWhoseFlags(fs *pflag.FlagSet, r *oneRole) {
+	fs.StringVar(&r.user, "user", "", "run the workers as this user, NAME or UID, with :GROUP; root only")
 	fs.StringVar(&r.name, "name", "", "name of the run; refused while a run of that name is alive (default: what this folder and command line have, such as train-3f9a2c; a second one at the same time has train-3f9a2c-2)")
 	fs.BoolVar(&r.requeue, "requeue", false, "SIGTERM leaves the run open, for a scheduler that starts the same command again; always so in a job of Slurm")
 }

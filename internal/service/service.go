@@ -101,18 +101,13 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 			s.Close()
 		}
 	}()
-	dir, err := proc.OpenDir(o.RuntimeDir)
-	if err != nil {
+	if err = s.openRuntime(); err != nil {
 		return nil, err
 	}
-	s.runtime, s.dir = dir, dir.Path()
 	if s.keeper, err = proc.NewKeeper(proc.Options{Log: log}); err != nil {
 		return nil, err
 	}
 	s.atEnd(func() { s.keeper.Close() })
-	if err := s.openUser(); err != nil {
-		return nil, err
-	}
 	s.warm = s.openWarm()
 	closed := make(chan struct{})
 	s.followShm(closed)
@@ -122,7 +117,7 @@ func New(o Options, log *slog.Logger) (_ *Service, err error) {
 	s.running.Go(func() { devices.Tend(closed) })
 	s.followWarnings(closed)
 	s.atEnd(func() { close(closed) })
-	socket, err := s.openSocket(dir)
+	socket, err := s.openSocket(s.runtime)
 	if err != nil {
 		return nil, err
 	}

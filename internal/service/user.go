@@ -16,6 +16,15 @@ import (
 // that is another user's its error file. It belongs to the worker's user.
 func (w *worker) own() string { return filepath.Dir(w.inbox) }
 
+// openRuntime opens the runtime directory, for the workers' user too.
+func (s *Service) openRuntime() (err error) {
+	if s.runtime, err = proc.OpenDir(s.opts.RuntimeDir); err != nil {
+		return err
+	}
+	s.dir = s.runtime.Path()
+	return s.openUser()
+}
+
 // openUser finds out whom the role's workers run as.
 func (s *Service) openUser() error {
 	if s.opts.Role.User == "" {
