@@ -36,7 +36,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"worker":       awaitWorker, // ROLE RANK FIELD...: the same for one of its workers
 	"job":          awaitJob,    // the same for the job
 	"incident":     awaitOne,    // ROLE FIELD...: the same for the newest incident of a role
-	"keep":         keep,        // VAR ROLE FIELD [RANK]: remember a field of a role, or of one of its workers
+	"keep":         keep,        // VAR ROLE FIELD [RANK]: remember a field of a role, or of one of its workers once it is there
 	"service":      servicePID,  // VAR ROLE/INDEX: remember the pid of a service
 	"signal":       signalTo,    // SIGNAL PID...
 	"again":        again,       // SIGNAL: send it to the newest controller until that has ended, as a person does who is in a hurry

@@ -153,20 +153,25 @@ func awaitOne(ts *testscript.TestScript, neg bool, args []string) {
 
 func keep(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3)
-	o, err := on(ts).fetch("/api/v1/roles/" + args[1])
-	ts.Check(err)
-	if len(args) > 3 {
-		rank, err := strconv.Atoi(args[3])
-		ts.Check(err)
-		workers, _ := o["workers"].([]any)
-		if rank >= len(workers) {
-			ts.Fatalf("%s has no rank %d: %v", args[1], rank, o)
+	eventually(ts, func() error {
+		o, err := on(ts).fetch("/api/v1/roles/" + args[1])
+		if err != nil {
+			return err
 		}
-		o = object(workers[rank].(map[string]any))
-	}
-	value, ok := o.field(args[2])
-	if !ok {
-		ts.Fatalf("there is no field %s: %v", args[2], o)
-	}
-	ts.Setenv(args[0], value)
+		if len(args) > 3 {
+			rank, err := strconv.Atoi(args[3])
+			ts.Check(err)
+			workers, _ := o["workers"].([]any)
+			if rank >= len(workers) {
+				return fmt.Errorf("%s has no rank %d: %v", args[1], rank, o)
+			}
+			o = object(workers[rank].(map[string]any))
+		}
+		value, ok := o.field(args[2])
+		if !ok || args[2] == "pid" && value == "0" {
+			return fmt.Errorf("there is no %s: %v", args[2], o)
+		}
+		ts.Setenv(args[0], value)
+		return nil
+	})
 }

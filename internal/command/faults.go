@@ -157,6 +157,9 @@ func (c *chaos) escape(v victim) error {
 	return nil
 }
 
+// floodPatience is how long a flood waits for a service that takes nothing of it, such as one that is stopped.
+const floodPatience = 10 * time.Second
+
 // flood writes 100 MB where the worker writes.
 func (c *chaos) flood(v victim) error {
 	out, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", v.pid), os.O_WRONLY|os.O_APPEND, 0)
@@ -166,7 +169,7 @@ func (c *chaos) flood(v victim) error {
 	defer out.Close()
 	lines := []byte(strings.Repeat("chaos: a line of a flood, which nobody wants to read and which fills the disk\n", 1<<14))
 	for left := 100 << 20; left > 0 && c.ctx.Err() == nil; {
-		if err := out.SetWriteDeadline(time.Now().Add(c.pause)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+		if err := out.SetWriteDeadline(time.Now().Add(floodPatience)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 			return err
 		}
 		n, err := out.Write(lines)
