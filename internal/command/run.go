@@ -240,12 +240,19 @@ func countWorkers(r *oneRole) (int, error) {
 		return runtime.NumCPU(), nil
 	case "gpu":
 		n, err := gpus()
+		if r.DevicesUnknown != nil {
+			return 1, nil // the run does not begin
+		}
 		if err == nil && n == 0 {
 			err = errors.New("--workers gpu: this machine has none")
 		}
 		return n, err
 	case "auto":
-		if n, err := gpus(); err != nil || n > 0 {
+		n, err := gpus()
+		if r.DevicesUnknown != nil {
+			return 1, nil
+		}
+		if err != nil || n > 0 {
 			return n, err
 		}
 		return runtime.NumCPU(), nil
@@ -256,6 +263,9 @@ func countWorkers(r *oneRole) (int, error) {
 	}
 	return n, nil
 }
+
+// countsDevices says whether the number of workers is that of the devices.
+func (r *oneRole) countsDevices() bool { return r.workers == "gpu" || r.workers == "auto" }
 
 // nameOf is the job's name: that of the script.
 func nameOf(script string) string {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,14 +12,20 @@ import (
 )
 
 // inventory is what a run may choose its devices from, and how many of them --gpus asks for: all, without it. It is
-// looked for once.
+// looked for once. Where no tool can say, there are none and DevicesUnknown says why: whether that
+// keeps the run from going on, its state says.
 func (r *oneRole) inventory() (devices.Inventory, error) {
 	if r.Inventory == nil {
 		inv, err := devices.All(context.Background(), devices.Options{Fake: r.FakeGPUs, Space: controller.FakeSpace(r.RuntimeDir), Environ: r.Environ})
-		if err != nil {
+		if unknown := new(devices.UnknownError); errors.As(err, &unknown) {
+			r.DevicesUnknown, inv = err, devices.Inventory{Variable: devices.CUDA}
+		} else if err != nil {
 			return inv, err
 		}
 		r.Inventory = &inv
+	}
+	if r.DevicesUnknown != nil {
+		return *r.Inventory, nil
 	}
 	return r.Inventory.Wish(r.GPUs, len(r.Inventory.Devices))
 }
@@ -44,8 +51,14 @@ func (p *program) settleDevices(r *oneRole, main *job.Role) error {
 		return nil
 	}
 	asked := r.perWorker > 0 || r.GPUs != ""
+	r.DevicesGuessed = !asked && !r.countsDevices()
 	inv, err := r.inventory()
 	switch {
+	case r.DevicesUnknown != nil && !r.DevicesGuessed:
+		return nil // refused where the run's state is known
+	case r.DevicesUnknown != nil: // a run that has none does not need to know
+		p.note("the devices of this machine are not known, and none is locked: %v", r.DevicesUnknown)
+		return nil
 	case err != nil && asked:
 		return err
 	case err != nil: // the run does not need to know

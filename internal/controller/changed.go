@@ -113,7 +113,7 @@ func (c *Controller) recall() (gone []role.Name, err error) {
 		return nil, err
 	}
 	changed, gone := changedSince(c.opts.Job, before)
-	alive, err := c.alive()
+	alive, err := c.ground.alive()
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +148,14 @@ func (c *Controller) forgetRoles(gone []role.Name) {
 }
 
 // alive says of which roles a service lives.
-func (c *Controller) alive() (map[role.Name]bool, error) {
-	services, err := journal.Read[serviceRecord](c.ground.journal, journal.Service)
+func (g *ground) alive() (map[role.Name]bool, error) {
+	services, err := journal.Read[serviceRecord](g.journal, journal.Service)
 	if err != nil {
 		return nil, err
 	}
 	out := map[role.Name]bool{}
 	for _, s := range services {
-		out[s.Role] = out[s.Role] || !c.ground.rebooted && s.who().Alive()
+		out[s.Role] = out[s.Role] || !g.rebooted && s.who().Alive()
 	}
 	return out, nil
 }

@@ -8,12 +8,17 @@ import (
 	"strings"
 
 	"vigil/internal/devices"
+	"vigil/internal/job"
+	"vigil/internal/journal"
 	"vigil/internal/proc"
 )
 
 // claimDevices claims what the job needs, or --gpus says. It waits where it is told to, before anything of the job has
 // been started.
 func (g *ground) claimDevices(ctx context.Context, o *Options, need int, log *slog.Logger) error {
+	if o.DevicesUnknown != nil && (!o.DevicesGuessed || len(g.kept.Devices) > 0) {
+		return g.notNow(o.DevicesUnknown)
+	}
 	inv, err := o.inventory(ctx, need)
 	if unknown := new(devices.UnknownError); errors.As(err, &unknown) {
 		return g.notNow(err)
@@ -34,6 +39,29 @@ func (g *ground) claimDevices(ctx context.Context, o *Options, need int, log *sl
 	}
 	g.claim, g.kept.Devices, g.deviceVariable = claim, claim.IDs(), inv.Variable
 	g.shown = shown(o, inv, claim)
+	return nil
+}
+
+// keepGuess gives roles whose workers may be alive the devices that these were started with, where the job has guessed
+// them.
+func (g *ground) keepGuess(o *Options) error {
+	if !g.resumed || !o.DevicesGuessed {
+		return nil
+	}
+	before, err := journal.Read[job.Role](g.journal, journal.Policy)
+	if err != nil {
+		return err
+	}
+	alive, err := g.alive()
+	if err != nil {
+		return err
+	}
+	for i := range o.Job.Roles {
+		r := &o.Job.Roles[i]
+		if was, known := before[string(r.Name)]; known && alive[r.Name] {
+			r.Resources.GPUs = was.Resources.GPUs
+		}
+	}
 	return nil
 }
 

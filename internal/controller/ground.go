@@ -221,6 +221,9 @@ func (g *ground) claimMachine(ctx context.Context, o *Options, log *slog.Logger,
 		return g.notNow(err)
 	}
 	end.add("ports", func(context.Context) error { return g.ports.Close() })
+	if err := g.keepGuess(o); err != nil {
+		return err
+	}
 	need := 0
 	for i := range o.Job.Roles {
 		need += o.Job.Roles[i].Workers * o.Job.Roles[i].Resources.GPUs

@@ -66,6 +66,11 @@ type Options struct {
 	WaitGPUs       time.Duration
 	Inventory      *devices.Inventory // what is there, where that is known already; nil: it is looked for
 	ShowDevices    bool               // workers that reserve no devices are shown all of the inventory
+	// DevicesUnknown is why nobody can say which devices there are; Inventory has none then.
+	DevicesUnknown error
+	// DevicesGuessed has living workers keep as many devices each as they were started with: how many the job's roles
+	// reserve was not asked for.
+	DevicesGuessed bool
 
 	ForwardSignal []string // signals that are handed on to the workers, such as USR1
 

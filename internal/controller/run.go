@@ -132,7 +132,7 @@ func (c *Controller) place() error {
 	if !c.ground.resumed || !known {
 		return c.places.reserve(c.opts.Job)
 	}
-	alive, err := c.alive()
+	alive, err := c.ground.alive()
 	if err != nil {
 		return err
 	}
