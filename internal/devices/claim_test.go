@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vigil/internal/devices"
 )
 
@@ -309,6 +311,27 @@ func TestWhatIsPlantedBlocksNobodyAndWhoBlocksIsNamed(t *testing.T) {
 	pusher.says("has <nil> ")
 	waiting.kill()
 	second.sees("has 0 ")
+}
+
+// shows: FAULT-G5
+func TestAWaiterThatAnswersNobodyIsNamedByItsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another user is made by root only")
+	}
+	all := pretend(t, 1, 1)
+	name := "vigil/wait/" + all.Keys()[0] + "/0/stopped/1/first"
+	begin(t, stranger, job{Answers: name}).says("has <nil> ")
+	until(t, "its queue is full", func() bool {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		return errors.Is(unix.Connect(fd, &unix.SockaddrUnix{Name: "@" + name}), unix.EAGAIN)
+	})
+	if busy := refused(t, all, "mine-00000002"); len(busy.Ahead) != 1 || busy.Ahead[0].UID != stranger {
+		t.Errorf("ahead of us is %+v", busy.Ahead)
+	}
 }
 
 // shows: FAULT-G5

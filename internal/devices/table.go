@@ -181,6 +181,9 @@ func addWait(waiters map[string]*Waiter, w wait, e entry) error {
 	if err != nil || is == nobody {
 		return wrapAsk(e.name, err)
 	}
+	if who.UID == unknown {
+		who.UID = ownerOf(e.inode)
+	}
 	id := fmt.Sprintf("%s %d %d", w.nonce, who.UID, who.PID)
 	if waiters[id] == nil {
 		asked := w.asked
