@@ -52,6 +52,7 @@ type Inventory struct {
 	Want    int      // how many of them the job is to have
 	// Variable shows workers their devices, such as CUDA_VISIBLE_DEVICES.
 	Variable string
+	hider    string // the variable that shows none of the devices that there are; empty: none does
 }
 
 // IDs returns the devices as CUDA_VISIBLE_DEVICES names them.
@@ -92,10 +93,14 @@ func All(ctx context.Context, o Options) (Inventory, error) {
 		return Inventory{Devices: fakes, Variable: CUDA}, nil
 	}
 	var errs []error
+	hider := ""
 	for _, t := range tools {
 		path := findTool(t.name())
 		variable := t.variable(o.Environ)
 		if names, given := visibleNames(o.Environ, variable); path == "" || given && len(names) == 0 {
+			if path != "" {
+				hider = variable
+			}
 			continue
 		}
 		all, err := t.list(ctx, askerOf(path))
@@ -116,7 +121,7 @@ func All(ctx context.Context, o Options) (Inventory, error) {
 			return Inventory{Devices: namesOnly(names), Variable: variable}, nil
 		}
 	}
-	return Inventory{Variable: CUDA}, nil
+	return Inventory{Variable: CUDA, hider: hider}, nil
 }
 
 // UnknownError says that no tool could say which devices there are.
@@ -137,17 +142,25 @@ func (inv Inventory) Wish(gpus string, need int) (Inventory, error) {
 	}
 	if n, err := strconv.Atoi(wish); err == nil {
 		if n < 0 || n > len(all) {
-			return Inventory{}, fmt.Errorf("find %d GPUs: there are %d%s", n, len(all), list(all))
+			return Inventory{}, fmt.Errorf("find %d GPUs: there are %d%s%s", n, len(all), list(all), inv.hidden())
 		}
 		inv.Want = n
 		return inv, nil
 	}
 	chosen, err := choose(all, wish)
 	if err != nil {
-		return Inventory{}, fmt.Errorf("find GPUs %s: %w", wish, err)
+		return Inventory{}, fmt.Errorf("find GPUs %s: %w%s", wish, err, inv.hidden())
 	}
 	inv.Devices, inv.Want = chosen, len(chosen)
 	return inv, nil
+}
+
+// hidden says why there is none where the environment says so.
+func (inv Inventory) hidden() string {
+	if inv.hider == "" {
+		return ""
+	}
+	return ", since " + inv.hider + " shows none"
 }
 
 func list(all []Device) string {

@@ -73,6 +73,8 @@ func TestTheInventoryIsWhatIsThereAndWished(t *testing.T) {
 		"a choice from an inherited one":                {o: devices.Options{GPUs: "0,3", Environ: []string{"CUDA_VISIBLE_DEVICES=3,0"}}, want: "0,3 2"},
 		"no choice beyond an inherited one":             {o: devices.Options{GPUs: "1,", Environ: []string{"CUDA_VISIBLE_DEVICES=3,0"}}, err: "find GPUs 1,: there is no device 1, there are 2 (3,0)"},
 		"an inherited one that is empty":                {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES="}}, want: " 0"},
+		"more than an empty one shows":                  {o: devices.Options{GPUs: "1", Environ: []string{"CUDA_VISIBLE_DEVICES="}}, err: "find 1 GPUs: there are 0, since CUDA_VISIBLE_DEVICES shows none"},
+		"one that an empty one hides":                   {o: devices.Options{GPUs: "0,", Environ: []string{"CUDA_VISIBLE_DEVICES=-1"}}, err: "find GPUs 0,: there is no device 0, there are 0, since CUDA_VISIBLE_DEVICES shows none"},
 		"an inherited one ends at a negative number":    {o: devices.Options{Need: 9, Environ: []string{"CUDA_VISIBLE_DEVICES=2,-1,0"}}, want: "2 1"},
 		"an inherited one that names what is not there": {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES=7"}}, err: "take CUDA_VISIBLE_DEVICES=7 as the inventory: there is no device 7, there are 4 (0,1,2,3)"},
 		"an inherited part of a device":                 {o: devices.Options{Need: 1, Environ: []string{"CUDA_VISIBLE_DEVICES=MIG-1"}}, want: "MIG-1 1"},
