@@ -3,6 +3,8 @@ package roleapi_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -114,6 +116,27 @@ func TestSecretsAreOfTheirNameAndKey(t *testing.T) {
 	}
 	if roleapi.SameSecret("", "") || roleapi.SameSecret(a, "") || roleapi.SameSecret("", a) || !roleapi.SameSecret(a, a) {
 		t.Error("an empty secret opens something")
+	}
+}
+
+// shows: FAULT-A3
+func TestWhatIsAskedOfTheServerAsAWholeIsGuardedToo(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := roleapi.NewServer(handler(&fake{}, l.Addr().String()), slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	defer func() { srv.Close(); <-done }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "OPTIONS * HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+	if said, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(said), "HTTP/1.1 403 ") {
+		t.Errorf("OPTIONS * for another host = %q, %v, want 403", said, err)
 	}
 }
 

@@ -26,6 +26,7 @@ func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	srv.DisableGeneralOptionsHandler = true // it would answer OPTIONS * to everybody
 	if c, ok := handler.(interface{ Close() }); ok {
 		srv.RegisterOnShutdown(c.Close)
 	}
