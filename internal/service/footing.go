@@ -66,7 +66,7 @@ func (s *Service) regain() error {
 		return err
 	}
 	var errs []error
-	if s.user != nil {
+	if s.givesAway() {
 		errs = append(errs, s.runtime.LetThrough())
 	}
 	if proc.Gone(s.footing.socket) {

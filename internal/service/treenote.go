@@ -31,6 +31,7 @@ func (s *Service) followTree(closed <-chan struct{}) {
 			case <-timer.C:
 				began := time.Now()
 				s.noteTree()
+				s.seeUsers()
 				pause = max(min(2*pause, treeLookEvery), glanceShares*time.Since(began))
 			}
 			timer.Reset(pause)

@@ -63,7 +63,7 @@ func (s *Service) openOwn(w *worker) error {
 	if err := os.Mkdir(w.own(), 0o700); err != nil {
 		return fmt.Errorf("make folder of the life: %w", err)
 	}
-	return s.giveTo(s.workerUID(), w)
+	return s.giveTo(s.userOf(w), w)
 }
 
 // restoreOwn makes the folder of a life again where it has been removed.

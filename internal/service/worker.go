@@ -44,7 +44,8 @@ type worker struct {
 
 	// ---
 	state     role.WorkerState
-	stopping  bool // it is being ended: what it says is dropped
+	stopping  bool            // it is being ended: what it says is dropped
+	changed   *proc.OtherUser // it runs as another user than it was started as; nil: as far as is known it does not
 	exit      *role.Exit
 	status    string            // STATUS=
 	statusDue bool              // it will be told soon
