@@ -133,7 +133,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return fmt.Errorf("find the working directory: %w", err)
+		return usage(fmt.Errorf("the working directory is gone: cd into it again, or into another: %w", err))
 	}
 	if r.Job, err = job.OneRole(nameOf(args[0]), workers, r.command(args), dir); err != nil {
 		return usage(err)
@@ -146,7 +146,7 @@ func (p *program) loadOneRole(fs *pflag.FlagSet, r *oneRole, args []string) erro
 	if err := p.settleDevices(r, main); err != nil {
 		return usage(err)
 	}
-	return p.choose(r, args, dir)
+	return p.choose(fs, r, args, dir)
 }
 
 // settle gives the controller's flags what torchrun's flags and the one-role job mean, and refuses what

@@ -22,7 +22,7 @@ func addWhoseFlags(fs *pflag.FlagSet, r *oneRole) {
 
 // choose finds the state directory of a script's run, unless it is given, and takes its lock. Who the run is, the folder
 // and the command line say, or --name.
-func (p *program) choose(r *oneRole, args []string, folder string) error {
+func (p *program) choose(fs *pflag.FlagSet, r *oneRole, args []string, folder string) error {
 	if r.name != "" && !jobName.MatchString(r.name) {
 		return usage(fmt.Errorf("--name %q: want a letter or digit, then up to 39 letters, digits, dots, - and _", r.name))
 	}
@@ -55,5 +55,9 @@ func (p *program) choose(r *oneRole, args []string, folder string) error {
 		return usage(err)
 	}
 	r.Job.Name, r.StateDir, r.StateLock, r.Notes = home.Name, home.Dir, home.Lock, home.Note
+	if r.name == "" {
+		named := p.commandLine("run", fs, "--name", home.Name)
+		r.Command.Named, r.Command.Shared = &named, home.Shared
+	}
 	return nil
 }

@@ -20,6 +20,17 @@ type Command struct {
 	Resume  string // to go on with a run that is closed
 	Program string // what it runs: program and arguments, or the job file; empty: the built-in job
 	Folder  string // where it was given
+
+	Named  *Command    // the same with the name of the run; nil: the name is in it, or nothing depends on that
+	Shared func() bool // whether without the name it may mean another run
+}
+
+// certain is the command that means this run and no other.
+func (c Command) certain() Command {
+	if c.Named != nil && c.Shared() {
+		return *c.Named
+	}
+	return c
 }
 
 // nothingToResumeError says that a state directory knows no run.
@@ -161,7 +172,7 @@ func (c *Controller) closeRun() error {
 
 // sayHowToGoOn is the last line of a run.
 func (c *Controller) sayHowToGoOn(end journal.Ended, closed bool) {
-	cmd := c.opts.Command
+	cmd := c.opts.Command.certain()
 	switch {
 	case cmd.Again == "": // a controller within another program
 	case !closed:

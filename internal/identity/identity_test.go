@@ -238,3 +238,21 @@ func TestARunOfAnotherMachineIsAlive(t *testing.T) {
 		t.Errorf("a run that was stopped in order is not gone on with: %s", again.Name)
 	}
 }
+
+// The same command alone would go on with another run.
+// shows: FAULT-G2
+func TestACommandWithSeveralRunsIsShared(t *testing.T) {
+	o, id := Options{States: t.TempDir(), Version: "1"}, Of("/a", []string{"train.py"}, nil)
+	take(t, o, Of("/b", []string{"train.py"}, nil))
+	a := take(t, o, id)
+	if a.Shared() {
+		t.Error("a run alone is shared")
+	}
+	b := take(t, o, id)
+	if !a.Shared() || !b.Shared() {
+		t.Errorf("with a run beside: %v, %v", a.Shared(), b.Shared())
+	}
+	if s := take(t, o, Of("/a", []string{"train.py"}, []string{"SLURM_JOB_ID=1"})); !s.Shared() {
+		t.Error("outside the scheduler's job the command finds it")
+	}
+}

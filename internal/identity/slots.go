@@ -27,6 +27,21 @@ type Home struct {
 	Note []string // what the user is to know of the choice, a sentence each
 }
 
+// Shared says whether the command that the home was chosen for may mean another run: one beside it, or, outside the
+// scheduler's job, another experiment's. What an earlier version has kept is found by its name only.
+func (h Home) Shared() bool {
+	own, _ := readNote(h.Dir)
+	if own.Key == "" || len(own.Slurm) > 0 {
+		return true
+	}
+	states := filepath.Dir(h.Dir)
+	dirs, _ := os.ReadDir(states) // it is there: ours lies in it
+	return slices.ContainsFunc(dirs, func(e os.DirEntry) bool {
+		n, _ := readNote(filepath.Join(states, e.Name()))
+		return n.Key == own.Key && e.Name() != h.Name
+	})
+}
+
 // Options of a choice.
 type Options struct {
 	States  string // where the state directories of all jobs of the user lie
