@@ -43,6 +43,7 @@ type Options struct {
 	TLSKey    string
 	TokenFile string
 	Insecure  bool
+	token     string // that was in TokenFile; a pipe can be read once
 
 	PrivateMetrics bool   // other users of the machine do not get metrics and probes either
 	MetricsListen  string // HOST:PORT where only those are served, to everybody; empty: nowhere
@@ -223,8 +224,11 @@ func (o *Options) security() (httpapi.Security, error) {
 	if o.TokenFile == "" {
 		return s, nil
 	}
-	token, err := ReadToken(o.TokenFile)
-	s.Token = token
+	var err error
+	if o.token == "" {
+		o.token, err = ReadToken(o.TokenFile)
+	}
+	s.Token = o.token
 	return s, err
 }
 
