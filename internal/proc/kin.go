@@ -62,9 +62,11 @@ func (f *Family) Kin(pid int) (Kin, Ident) {
 	if len(f.seen) >= maxRelatives {
 		clear(f.seen)
 	}
-	r := relative{id: e.Ident, parent: e.Parent, is: f.keeper.kin(f.p, e)}
-	f.seen[pid] = r
-	return r.is, r.id
+	is, sure := f.keeper.kin(f.p, e)
+	if sure {
+		f.seen[pid] = relative{id: e.Ident, parent: e.Parent, is: is}
+	}
+	return is, e.Ident
 }
 
 // Between returns the pids of a descendant's ancestors, from its parent up to the family's own process. Empty for a
@@ -83,16 +85,17 @@ func (f *Family) Between(pid int) []int {
 	return nil
 }
 
-// kin follows a process's ancestors up to one that says what it is.
-func (k *Keeper) kin(p *Process, e entry) Kin {
+// kin follows a process's ancestors up to one that says what it is. It is not sure of an orphan whose environment cannot be
+// read, as for a moment while it executes a program.
+func (k *Keeper) kin(p *Process, e entry) (is Kin, sure bool) {
 	line := []entry{e}
 	s := k.glance(p, e)
 	for at := e; at.Parent > 1 && !s.above[at.Parent]; {
 		if at.Parent == p.id.PID {
-			return Below
+			return Below, true
 		}
 		if _, started := s.ours[at.PID]; started {
-			return Beside
+			return Beside, true
 		}
 		parent, err := readEntry(at.Parent)
 		if err != nil || slices.ContainsFunc(line, func(l entry) bool { return l.PID == parent.PID }) {
@@ -103,12 +106,13 @@ func (k *Keeper) kin(p *Process, e entry) Kin {
 	}
 	last := line[len(line)-1]
 	if _, started := s.ours[last.PID]; started {
-		return Beside
+		return Beside, true
 	}
 	if last.Parent == k.self.PID {
-		return s.kinOfOrphan(p.Tree(), last)
+		is = s.kinOfOrphan(p.Tree(), last)
+		return is, is == Beside || s.mark(last).says == legible
 	}
-	return s.kinBySign(p.Tree(), line)
+	return s.kinBySign(p.Tree(), line), true
 }
 
 // kinOfOrphan judges a process that has fallen to us: of the tree, unless it shows that it is of another one of ours.

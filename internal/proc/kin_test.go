@@ -68,6 +68,23 @@ wait`)
 	eventually(t, "its orphan to be seen as one", func() bool { got, _ := f.Kin(ids[0].PID); return got == OfTree })
 }
 
+// A daemon whose environment could not be read when it was asked for first, as while it executes a program, is judged again:
+// it may be another worker's.
+func TestAnOrphanWithoutAnEnvironmentIsJudgedAgain(t *testing.T) {
+	k := newKeeper(t, NoCgroups)
+	p, _ := startShell(t, k, 0, `sleep 300`)
+	_, d := startShell(t, k, 1, `
+(setsid env -i /bin/sh -c 'echo $$ >'$D'/daemon; until [ -e '$D'/go ]; do sleep 0.02; done; VIGIL_LIFE='$VIGIL_LIFE' exec sleep 300' &)
+wait; sleep 300`)
+	daemon := pidsFrom(t, d, "daemon")[0]
+	f := k.FamilyOf(p)
+	eventually(t, "a daemon that does not show whose it is", func() bool { got, _ := f.Kin(daemon.PID); return got == OfTree })
+	if err := os.WriteFile(d+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the daemon to be known as another worker's", func() bool { got, _ := f.Kin(daemon.PID); return got == Beside })
+}
+
 func BenchmarkKin(b *testing.B) {
 	k, err := NewKeeper(Options{Cgroups: NoCgroups})
 	if err != nil {

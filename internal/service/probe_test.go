@@ -203,7 +203,7 @@ func TestWhatAProbePutsIntoTheBackgroundDoesNotPileUp(t *testing.T) {
 	s.must(run(1))
 	s.ears.awaitState(t, 0, role.WorkerReady)
 	for _, pid := range strings.Fields(readFile(t, dir+"/left")) {
-		gone(t, atoi(t, pid))
+		eventually(t, "the end of what a probe has left", func() bool { return unix.Kill(atoi(t, pid), 0) == unix.ESRCH })
 	}
 	own, err := proc.Identify(atoi(t, strings.TrimSpace(readFile(t, dir+"/own"))))
 	if err != nil || !own.Alive() {

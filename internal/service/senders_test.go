@@ -24,22 +24,21 @@ const saying = `say() { VIGIL_TEST_AS=say "$SELF" "$@" exit:0; }; `
 // the worker has left behind, and one that is gone when its word is read.
 func TestWhatAProcessOfAWorkerSaysCountsAndWhatItRaisesIsEvidence(t *testing.T) {
 	t.Parallel()
-	s := enter(t, workerOf(saying+`[ $RANK = 0 ] || exec sleep 1000
+	r := workerOf(saying + `[ $RANK = 0 ] || exec sleep 1000
 		say "$(printf 'X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a child')"
 		setsid sh -c 'VIGIL_TEST_AS=say "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised in a session")" exit:0'
-		(setsid sh -c 'until [ -e $0 ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a daemon\nX_VIGIL_STEP=1")" X_VIGIL_STEP=3 X_VIGIL_CHECKPOINT=3' $VIGIL_INBOX.go &)
-		echo $VIGIL_INBOX
+		(setsid sh -c 'until [ -e $0 ]; do sleep 0.02; done; VIGIL_TEST_AS=say exec "$SELF" "$(printf "X_VIGIL_SOURCE=hook\nX_VIGIL_ERROR=raised by a daemon\nX_VIGIL_STEP=1")" X_VIGIL_STEP=3 X_VIGIL_CHECKPOINT=3' $R/go &)
 		say X_VIGIL_STEP=2 STATUS=waiting
-		until [ -e $VIGIL_INBOX.end ]; do sleep 0.02; done
-		rm $VIGIL_INBOX.*
+		until [ -e $R/end ]; do sleep 0.02; done
 		say X_VIGIL_ERROR=explicit
-		exec sleep 1000`))
+		exec sleep 1000`)
+	r.Env["R"] = t.TempDir()
+	s := enter(t, r)
 	s.must(run(1))
 	life := s.life(1, 0)
 	s.ears.await(t, "the child's step", func() bool { return slices.Contains(s.ears.beats, beat{life, 2, true}) })
-	s.awaitLog(1, 0, ".in\n")
 	// Only now may the daemon speak: of two steps that come together only the newer one is told.
-	if err := os.WriteFile(strings.TrimSpace(s.log(1, 0, "stdout"))+".go", nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Env["R"], "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.ears.await(t, "the daemon's step and checkpoint", func() bool {
@@ -51,11 +50,7 @@ func TestWhatAProcessOfAWorkerSaysCountsAndWhatItRaisesIsEvidence(t *testing.T) 
 	if failed := s.ears.failed(); len(failed) > 0 {
 		t.Fatalf("failures %+v of what nobody has reported", failed)
 	}
-	ends, err := filepath.Glob(filepath.Join(s.runtimeDir(), "*.in.go"))
-	if err != nil || len(ends) != 1 {
-		t.Fatalf("inboxes %v, %v", ends, err)
-	}
-	if err := os.WriteFile(strings.TrimSuffix(ends[0], ".go")+".end", nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Env["R"], "end"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if f := s.ears.awaitFailure(t, 1); f.Cause != role.Reported || f.Detail != "explicit" {
