@@ -170,7 +170,7 @@ func (c *Controller) closeRun() error {
 	return err
 }
 
-// sayHowToGoOn is the last line of a run.
+// sayHowToGoOn is the last line of a run. The command is at its end, where it is easily copied.
 func (c *Controller) sayHowToGoOn(end journal.Ended, closed bool) {
 	cmd := c.opts.Command.certain()
 	switch {
@@ -178,8 +178,8 @@ func (c *Controller) sayHowToGoOn(end journal.Ended, closed bool) {
 	case !closed:
 		c.log.Info(fmt.Sprintf("the run is open at step %d; to go on with it: %s", end.Step, cmd.Again))
 	case end.Exit == 0:
-		c.log.Info(fmt.Sprintf("the run is done, and closed; to train further from step %d: %s; without --resume a new one begins", end.Step, cmd.Resume))
+		c.log.Info(fmt.Sprintf("the run is done, and closed, and without --resume a new one begins; to train further from step %d: %s", end.Step, cmd.Resume))
 	default:
-		c.log.Info(fmt.Sprintf("the run is closed at step %d; to go on with it: %s; without --resume a new one begins", end.Step, cmd.Resume))
+		c.log.Info(fmt.Sprintf("the run is closed at step %d, and without --resume a new one begins; to go on with it: %s", end.Step, cmd.Resume))
 	}
 }
