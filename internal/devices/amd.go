@@ -119,17 +119,7 @@ func parseROCmList(said []byte) ([]Device, error) {
 		}
 		out = append(out, d)
 	}
-	slices.SortFunc(out, byIndex)
-	count := map[string]int{}
-	for _, d := range out {
-		count[d.UUID]++
-	}
-	for i, d := range out { // the partitions of one device have its id
-		if count[d.UUID] > 1 {
-			out[i].UUID += "/" + d.Index
-		}
-	}
-	return out, nil
+	return distinct(out), nil // the partitions of one device have its id
 }
 
 // known returns what a tool knows, and nothing for its ways of saying that it does not.
@@ -139,13 +129,6 @@ func known(s string) string {
 		return ""
 	}
 	return s
-}
-
-// byIndex orders devices as the tool numbers them.
-func byIndex(a, b Device) int {
-	x, _ := strconv.Atoi(a.Index)
-	y, _ := strconv.Atoi(b.Index)
-	return cmp.Compare(x, y)
 }
 
 var rocmPID = regexp.MustCompile(`^PID (\d{1,9}) is using (\d+) DRM device\(s\)`)

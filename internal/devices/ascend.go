@@ -48,17 +48,7 @@ func (ascend) list(ctx context.Context, ask asker) ([]Device, error) {
 		}
 		out = append(out, d)
 	}
-	slices.SortFunc(out, byIndex)
-	count := map[string]int{}
-	for _, d := range out {
-		count[d.UUID]++
-	}
-	for i, d := range out { // the chips of some cards share an address
-		if count[d.UUID] > 1 {
-			out[i].UUID += "/" + d.Index
-		}
-	}
-	return out, nil
+	return distinct(out), nil // the chips of some cards share an address
 }
 
 func (ascend) inherited(all []Device, environ []string) ([]Device, error) {
