@@ -12,7 +12,7 @@ import (
 	"vigil/internal/role"
 )
 
-// manyJob has one role of so many workers with a device each, and a small one beside it.
+// manyJob has one role of that many workers with a device each, and a small one beside it.
 func manyJob(workers int) (*job.Job, []placement.Node) {
 	j := &job.Job{Name: "many", Roles: []job.Role{
 		{Name: "actor", Workers: workers, Resources: job.Resources{GPUs: 1}, Placement: job.Placement{Strategy: job.Pack}},
