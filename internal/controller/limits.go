@@ -102,7 +102,7 @@ func (n needs) checkTasks() error {
 	return fmt.Errorf("this job needs %d processes and threads more, and %d can be made: %s; raise it by %d or more", n.tasks, max(room, 0), limit, n.tasks-room)
 }
 
-// heldBack is how many of so many descriptors are held back for what must be started.
+// heldBack is how many of n descriptors are held back for what must be started.
 func heldBack(limit int) int { return min(max(limit/16, 8), 64) }
 
 // clients is what the clients of the HTTP interface may hold.

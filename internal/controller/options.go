@@ -49,7 +49,7 @@ type Options struct {
 	MetricsListen  string // HOST:PORT where only those are served, to everybody; empty: nowhere
 
 	StateDir string // of the job; empty: the user's
-	// StateLock is the lock of StateDir, where whoever has chosen that has it already; the controller gives it back.
+	// StateLock is the lock of StateDir, where the one that has chosen that has it already; the controller gives it back.
 	StateLock   *proc.FileLock
 	Notes       []string // what the user is to know of the choices that were made for these options
 	ForgetState bool     // give up a run that is open, and a journal that cannot be read
@@ -58,7 +58,7 @@ type Options struct {
 	Script         bool
 	Requeue        bool    // there is such a scheduler
 	Command        Command // that has made these options
-	ApplyOnRestart bool    // roles that are defined anew are so from their next restart on
+	ApplyOnRestart bool    // roles whose definition has changed have the new one from their next restart on
 	DieAtWrite     string  // for tests: N or N:after, the write of the journal at which the controller kills itself
 	RuntimeDir     string
 	GPUs           string

@@ -117,7 +117,7 @@ func (p *placed) again() {
 func (p *placed) forgotten(t *placement.Table) []journal.Entry {
 	all, err := journal.Read[json.RawMessage](p.journal, journal.Placement)
 	if err != nil {
-		return nil // whoever reads the table says so
+		return nil // who reads the table says so
 	}
 	keep := map[string]bool{placementKey: true} // deleted already
 	for i := range t.Held {

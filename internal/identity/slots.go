@@ -301,7 +301,7 @@ func (c *choice) enter(number int) (*slot, error) {
 		c.living, c.known = append(c.living, HeldError{Name: s.name, Since: "not known"}), true
 		s.release()
 		return nil, nil
-	case err != nil: // whoever takes it is told what is wrong with it
+	case err != nil: // who takes it is told what is wrong with it
 		s.known, s.open = true, true
 	default:
 		s.known, s.open, s.at = run.UID != "", run.UID != "" && run.Closed == nil, at

@@ -27,7 +27,7 @@ func helpInherited() {
 	sealed := SealInherited()
 	slices.Sort(sealed)
 	if at := slices.IndexFunc(sealed, func(fd int) bool { return fd > 9 }); at >= 0 {
-		sealed = sealed[:at] // of whoever runs the tests
+		sealed = sealed[:at] // of the program that runs the tests
 	}
 	fmt.Println(before, sealed, open())
 	sealed.Close(func(fd int) bool { return fd == 5 })

@@ -234,7 +234,7 @@ func isMapped(uid int) bool {
 	return false
 }
 
-// Replace writes a file anew: another is made beside it, which takes its name. Neither a link nor a file that somebody
+// Replace replaces a file: another is made beside it, which takes its name. Neither a link nor a file that somebody
 // has put there is written to. Several may do so at once.
 func Replace(path string, content []byte, mode fs.FileMode) error {
 	var word [4]byte

@@ -44,7 +44,7 @@ func lastOf(path string, most int) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-int64(most)), int64(most)))
 }
 
-// LinesFrom returns the lines of a file from an offset on, as Tail does, out of at most so many bytes.
+// LinesFrom returns the lines of a file from an offset on, as Tail does, out of at most that many bytes.
 func LinesFrom(path string, offset, most int64) []string {
 	f, err := OpenRegular(path)
 	if err != nil {

@@ -27,12 +27,12 @@ func (s *Service) seeUsers() {
 		return
 	}
 	for pid, who := range s.keeper.OtherUsers(procs) {
-		s.follow(lives[pid], who)
+		s.handOver(lives[pid], who)
 	}
 }
 
-// follow gives a life's files to the user that its worker has changed to, and says so once. Only root can.
-func (s *Service) follow(w *worker, who proc.OtherUser) {
+// handOver gives a life's files to the user that its worker has changed to, and says so once. Only root can.
+func (s *Service) handOver(w *worker, who proc.OtherUser) {
 	s.mu.Lock()
 	w.changed = &who
 	s.mu.Unlock()

@@ -79,7 +79,7 @@ func heldBack(workers int) int {
 	return min(max(proc.FileLimit()/16, 8), 8+workerFiles*workers, 64)
 }
 
-// connections is how many clients of its endpoints a service with so many workers keeps.
+// connections is how many clients of its endpoints a service with that many workers keeps.
 func connections(workers int) int {
 	return min(max(proc.FileLimit()-ownFiles-workerFiles*workers-heldBack(workers), leastConnections), mostConnections)
 }

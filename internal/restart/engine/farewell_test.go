@@ -130,7 +130,7 @@ func TestWorkersThatWereEndedInOrderCostNothing(t *testing.T) {
 	}
 }
 
-// The machine lost its power: the journal's roles are begun again, and no restart is spent, for none of them has failed. No
+// The machine lost its power: the journal's roles start again, and no restart is spent, for none of them has failed. No
 // restart is left to be spent.
 // shows: A49
 func TestAMachineThatWentDownCostsNothing(t *testing.T) {

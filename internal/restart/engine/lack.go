@@ -140,7 +140,7 @@ func (e *Engine) anotherAttempt(ctx context.Context, r *run, w restart.Worker) e
 }
 
 // endForLack ends the job because the machine did not let a role start for as long as a start may take. The run stays
-// open: whoever starts the controller again goes on with it.
+// open: the next controller goes on with it.
 func (e *Engine) endForLack(r *run, lack *LackError) {
 	why := fmt.Sprintf("the machine did not let %s start: %s", restart.Names(r.plan.Roles), lack.Limit)
 	e.Log.Error("Stopping the job: "+why, "error", lack.Err, "exit", restart.ExitLater)

@@ -9,7 +9,7 @@ import (
 	"vigil/internal/restart/engine"
 )
 
-// Reopen has a run go on that was closed. Whoever asks for that has decided that it is worth it: everything is to spend
+// Reopen has a run go on that was closed. The person who asks for that has decided that it is worth it: everything is to spend
 // again, nothing is under way, and every role begins from the step that it had come to, also one that had finished or
 // was stopped by hand; only what runs once and has, has. It changes what is remembered, and returns the same change of the
 // journal.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Listener accepts connections and keeps at most so many open: where there would be more, the one that has been idle
+// Listener accepts connections and keeps at most a given number open: where there would be more, the one that has been idle
 // for longest is closed, one that has not sent a request among them. Where none is idle, a new one waits until
 // another ends. State must be its server's ConnState, else every connection counts as idle.
 type Listener struct {
@@ -39,12 +39,12 @@ type conn struct {
 	over bool
 }
 
-// Listen bounds l to at most so many connections, one at least.
+// Listen bounds l to at most that many connections, one at least.
 func Listen(l net.Listener, most int) *Listener {
 	return &Listener{Listener: l, most: max(most, 1), idle: list.New(), freed: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// Hold bounds l to at most so many connections of which none is closed to make room: a new one waits. It is for servers
+// Hold bounds l to at most that many connections of which none is closed to make room: a new one waits. It is for servers
 // other than HTTP, which do not say what is idle.
 func Hold(l net.Listener, most int) *Listener {
 	held := Listen(l, most)

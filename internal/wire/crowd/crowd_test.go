@@ -14,7 +14,7 @@ import (
 // patience is how long a test waits for what must come, also on a machine that is much too busy.
 const patience = 2 * time.Minute
 
-// serve serves with at most so many connections, until the test ends.
+// serve serves with at most that many connections, until the test ends.
 func serve(t *testing.T, most int, handler http.HandlerFunc) (*Listener, string) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -60,7 +60,7 @@ func (s Security) TLS() (*tls.Config, error) {
 }
 
 // Open checks the address, listens on it (see Listen) and speaks TLS on it where there is a
-// certificate. It keeps at most so many connections; see crowd.Listener. The listener is ready for Serve of NewServer.
+// certificate. It keeps a bounded number of connections; see crowd.Listener. The listener is ready for Serve of NewServer.
 func Open(addr string, s Security, connections int) (net.Listener, error) {
 	if err := CheckBind(addr, s); err != nil {
 		return nil, err

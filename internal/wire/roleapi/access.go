@@ -14,7 +14,7 @@ import (
 	"vigil/internal/wire/caller"
 )
 
-// Access says whom an HTTP interface serves. Whoever may not ask gets a problem document; web pages of
+// Access says whom an HTTP interface serves. Who may not ask gets a problem document; web pages of
 // other origins are refused before (see Guard).
 type Access struct {
 	Bound string // the address listened on, HOST:PORT
